@@ -5,7 +5,6 @@ Shapes: N tokens of a row without padding, D hidden_size, H heads, d head_dim.
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import isfinite, log, sqrt
 from statistics import mean, median
@@ -19,7 +18,7 @@ from transformers import PreTrainedModel
 from .conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from .layers_leaner import LeanAttention, LeanPostNormBlock
 from .support.documents import finite_or_none
-from .support.models import evaluating, is_named_as, without_unpadding
+from .support.models import block_inputs, evaluating, is_named_as
 from .support.progress import Progress, no_progress
 from .support.terminal import plural
 
@@ -142,39 +141,6 @@ class AttentionBranch(nn.Module):
         return self.attention.o_proj(heads.flatten(1))
 
 
-class AtFirstBlock(Exception):
-    """A forward pass has come to block 0: the rest of it is not needed."""
-
-
-class Walk:
-    """Some rows on their way through the blocks of a model: only the states between two blocks are kept."""
-
-    def __init__(self, model: PreTrainedModel, rows: Sequence[Row]):
-        self.blocks = blocks_of(model)
-        self.states: list[torch.Tensor] = []  # (1, N, D) each
-        self.arguments: list[tuple[tuple, dict]] = []  # what blocks get beside the states
-        handle = self.blocks[0].register_forward_pre_hook(self._begin, with_kwargs=True)
-        try:
-            with without_unpadding(model):
-                # By the model itself, for the families embed and mask each in their own way; up to block 0.
-                for row in rows:
-                    with suppress(AtFirstBlock):
-                        model.base_model(**row)
-        finally:
-            handle.remove()
-
-    def _begin(self, block: nn.Module, args: tuple, kwargs: dict) -> None:
-        self.states.append(args[0])
-        self.arguments.append((args[1:], kwargs | {"past_key_values": None}))
-        raise AtFirstBlock
-
-    def pass_block(self, layer: int) -> None:
-        """The states before the block become those after it."""
-        block = self.blocks[layer]
-        for place, (args, kwargs) in enumerate(self.arguments):
-            self.states[place] = block(self.states[place], *args, **kwargs)
-
-
 def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
     """The blocks of a model of this family. Raises ValueError for a model without attention layers."""
     blocks = getattr(getattr(model, "base_model", None), "layers", [])
@@ -212,27 +178,22 @@ def inspect_layers(
         jacobian: exact (at most 4,096 numbers in a row's states), matrix-free, auto for exact where it fits, or none.
 
     Raises:
-        ValueError: the model has no such layer, or no attention of this family; no layer or no row is given; weights
-            or states are not finite; a row has fewer tokens than a layer has heads; the exact Jacobian would be too
-            large.
+        ValueError: the model has no such layer, or no attention of this family; weights or states are not finite; a
+            row has fewer tokens than a layer has heads; the exact Jacobian would be too large.
     """
-    depth = len(blocks_of(model))
+    blocks = blocks_of(model)
     if layers is None:
-        layers = range(depth)
-    check_layers("layers", layers, depth)
-    if not layers:
-        raise ValueError("layers: expected at least one")
-    if not rows:
-        raise ValueError("rows: expected at least one")
+        layers = range(len(blocks))
+    check_layers("layers", layers, len(blocks))
+    reports = []
     with evaluating(model):
-        walk = Walk(model, rows)
-        reports = []
+        rows = [block_inputs(model, row) for row in rows]  # only the states between two blocks are kept
         for layer in progress(list(range(max(layers) + 1)), "layers"):
+            block = blocks[layer]
             if layer in layers:
-                states = [each[0] for each in walk.states]
-                reports.append(inspect_block(walk.blocks[layer], layer, states, jacobian))
-            walk.pass_block(layer)
-        return reports
+                reports.append(inspect_block(block, layer, [states[0] for states, _, _ in rows], jacobian))
+            rows = [(block(states, *args, **kwargs), args, kwargs) for states, args, kwargs in rows]
+    return reports
 
 
 def check_layers(name: str, layers: Sequence[int], depth: int) -> None:
@@ -245,66 +206,44 @@ def check_layers(name: str, layers: Sequence[int], depth: int) -> None:
 def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor], jacobian: str) -> LayerReport:
     """Measures a block on the states (N, D) that it reads, a row each; raises ValueError as `inspect_layers`."""
     branch = AttentionBranch(block, torch.double)
-    check_block(branch, layer, states)
-    outputs = []  # (N, H, d), a row each
-    spectra = []
-    entropies = []
-    even = []
-    for row in states:
-        weights, heads = branch.heads(row.double())
-        outputs.append(heads)
-        spectra.append(Spectrum.of(heads.flatten(1)))
-        entropies.append(attention_entropy(weights))
-        even.append(even_entropy(len(row), branch.attention.is_causal))
-    entropy = torch.stack(entropies).mean(dim=0)  # (H)
-    pooled = torch.cat(outputs)  # (tokens of all rows, H, d)
-    alone, together = branch_norms(block, branch, states[0], jacobian)
-    return LayerReport(
-        layer=layer,
-        head_dim=branch.attention.head_dim,
-        tokens=[len(row) for row in states],
-        head_outputs=spectra,
-        query_key=query_key_spectra(branch.attention),
-        value=Spectrum.of(branch.attention.v_proj.weight),
-        output=Spectrum.of(branch.attention.o_proj.weight),
-        entropy=entropy.tolist(),
-        entropy_share=(entropy / mean(even)).tolist(),
-        similarity=head_similarity(pooled).tolist(),
-        removal=changes_without(branch.attention, pooled),
-        jacobian=alone,
-        jacobian_with_residual=together,
-    )
-
-
-def check_block(branch: AttentionBranch, layer: int, states: Sequence[torch.Tensor]) -> None:
-    """Raises ValueError for weights and states that are not finite, and for a row with fewer tokens than heads."""
+    attention = branch.attention
     for name, weight in branch.named_parameters():
         if not weight.isfinite().all():
             raise ValueError(f"layer {layer}: NaN or infinite weights in {name}")
-    heads = branch.attention.num_heads
-    least = max(heads, 2)  # two for a variance; fewer tokens than heads are too few to compare heads over
+    fewest = max(attention.num_heads, 2)  # two for a variance; fewer tokens than heads are too few to compare them
+    outputs = []  # (N, H, d), a row each
+    entropies = []
+    even = []  # the most that is possible: the entropy of even weights, a row each
     for number, row in enumerate(states, 1):
-        if len(row) < least:
-            found = f"row {number} has {plural(len(row), 'token')}, and layer {layer} has {plural(heads, 'head')}"
-            raise ValueError(f"{found}; expected at least {least} tokens")
-        if not row.isfinite().all():
-            raise ValueError(f"layer {layer}: the states of row {number} before it are not finite")
-
-
-def query_key_spectra(attention: nn.Module) -> list[Spectrum]:
-    """Of W_Q W_Kᵀ, a head each; heads that share a key have the same W_K. Biases are left out."""
-    size = attention.head_dim
-    queries = attention.q_proj.weight.split(size)  # (d, D) each
-    keys = attention.k_proj.weight.split(size)
-    groups = attention.num_key_value_groups
-    return [query_key_spectrum(query.mT, keys[head // groups].mT) for head, query in enumerate(queries)]
-
-
-def even_entropy(tokens: int, is_causal: bool) -> float:
-    """Mean over queries of the entropy of even weights, in nats: the most that is possible."""
-    if is_causal:
-        return mean(log(seen) for seen in range(1, tokens + 1))
-    return log(tokens)
+        if len(row) < fewest:
+            found = f"row {number} has {plural(len(row), 'token')}, and layer {layer} has "
+            raise ValueError(f"{found}{plural(attention.num_heads, 'head')}; expected at least {fewest} tokens")
+        weights, heads = branch.heads(row.double())
+        outputs.append(heads)
+        entropies.append(attention_entropy(weights))
+        seen = range(1, len(row) + 1) if attention.is_causal else [len(row)]
+        even.append(mean(map(log, seen)))
+    entropy = torch.stack(entropies).mean(dim=0)  # (H)
+    pooled = torch.cat(outputs)  # (tokens of all rows, H, d)
+    queries = attention.q_proj.weight.split(attention.head_dim)  # (d, D) each; biases are left out
+    keys = attention.k_proj.weight.split(attention.head_dim)
+    pairs = [(query, keys[head // attention.num_key_value_groups]) for head, query in enumerate(queries)]
+    alone, together = branch_norms(block, branch, states[0], jacobian)
+    return LayerReport(
+        layer=layer,
+        head_dim=attention.head_dim,
+        tokens=[len(row) for row in states],
+        head_outputs=[Spectrum.of(heads.flatten(1)) for heads in outputs],
+        query_key=[query_key_spectrum(query.mT, key.mT) for query, key in pairs],
+        value=Spectrum.of(attention.v_proj.weight),
+        output=Spectrum.of(attention.o_proj.weight),
+        entropy=entropy.tolist(),
+        entropy_share=(entropy / mean(even)).tolist(),
+        similarity=head_similarity(pooled).tolist(),
+        removal=changes_without(attention, pooled),
+        jacobian=alone,
+        jacobian_with_residual=together,
+    )
 
 
 def changes_without(attention: nn.Module, heads: torch.Tensor) -> list[float]:
@@ -405,10 +344,7 @@ def estimate_norms(function: Function, point: torch.Tensor, seed: int = 0) -> tu
     )
 
 
-Document = dict[str, object]
-
-
-def document_of(model: str, data: str, seconds: float, reports: Sequence[LayerReport]) -> Document:
+def document_of(model: str, data: str, seconds: float, reports: Sequence[LayerReport]) -> dict[str, object]:
     """One JSON document, in which None stands for infinity and for what is not defined."""
     layers = [{**plain(vars(report)), "heads": report.heads} for report in reports]
     for layer in layers:
@@ -433,73 +369,59 @@ def plain(value: object) -> object:
 
 
 def layer_tables(reports: Sequence[LayerReport]) -> list[Table]:
-    """One of the matrices, one of the heads, and one of the Jacobian where it was measured."""
-    tables = [matrix_table(reports), head_table(reports)]
-    if reports[0].jacobian is not None:
-        tables.append(jacobian_table(reports))
+    """κ of the matrices of each layer, what its heads do, and, if it was measured, the Jacobian."""
+    matrices = []
+    heads = []
+    jacobians = []
+    for report in reports:
+        layer = str(report.layer)
+        spectra = (report.head_outputs, report.query_key, [report.value], [report.output])
+        matrices.append([layer, f"{report.heads}×{report.head_dim}", *map(conditions, spectra)])
+        measured = (report.entropy, report.entropy_share, similarities(report), report.removal)
+        heads.append([layer, *(extent(values, "{:.2f}") for values in measured)])
+        for residual, norms in (("without", report.jacobian), ("with", report.jacobian_with_residual)):
+            if norms is not None:
+                frobenius = f"{norms.frobenius:.4g}"
+                if norms.frobenius_error:
+                    frobenius += f" ± {norms.frobenius_error:.2g}"
+                kappa = conditions([norms.spectrum]) if norms.spectrum else "matrix-free"
+                jacobians.append(
+                    [layer, residual, f"{norms.largest:.4g}", frobenius, f"{norms.stable_rank:.1f}", kappa]
+                )
+    shown = {
+        "condition number κ: median (least to most)": (
+            ("layer", "heads", "head outputs (rows)", "W_Q W_Kᵀ (heads)", "W_V", "W_O"),
+            matrices,
+        ),
+        "heads: median (least to most)": (
+            ("layer", "entropy, nats", "of the most", "similarity to another", "change without one"),
+            heads,
+        ),
+        "Jacobian of the attention branch, on the first row": (
+            ("layer", "residual", "σ_max", "‖J‖_F", "stable rank", "κ"),
+            jacobians,
+        ),
+    }
+    tables = []
+    for title, (columns, rows) in shown.items():
+        if rows:
+            table = Table(title=title, title_justify="left", box=None)
+            for name in columns:
+                table.add_column(name, justify="right")
+            for row in rows:
+                table.add_row(*row)
+            tables.append(table)
     return tables
 
 
-def matrix_table(reports: Sequence[LayerReport]) -> Table:
-    """κ of the matrices of each layer: the median, and in parentheses the least and the most."""
-    columns = ("layer", "heads", "head outputs (rows)", "W_Q W_Kᵀ (heads)", "W_V", "W_O")
-    table = table_of("condition number κ: median (least to most)", columns)
-    for report in reports:
-        table.add_row(
-            str(report.layer),
-            f"{report.heads}×{report.head_dim}",
-            conditions(report.head_outputs),
-            conditions(report.query_key),
-            conditions([report.value]),
-            conditions([report.output]),
-        )
-    return table
-
-
-def head_table(reports: Sequence[LayerReport]) -> Table:
-    """What the heads of each layer do: the median of the heads, and in parentheses the least and the most."""
-    columns = ("layer", "entropy, nats", "of the most", "similarity to another", "change without one")
-    table = table_of("heads: median (least to most)", columns)
-    for report in reports:
-        measured = (report.entropy, report.entropy_share, similarities(report), report.removal)
-        table.add_row(str(report.layer), *(extent(values, "{:.2f}") for values in measured))
-    return table
-
-
-def jacobian_table(reports: Sequence[LayerReport]) -> Table:
-    """Norms of the attention branch's Jacobian, without and with the residual, with their errors."""
-    columns = ("layer", "residual", "σ_max", "‖J‖_F", "stable rank", "κ")
-    table = table_of("Jacobian of the attention branch, on the first row", columns)
-    for report in reports:
-        for residual, norms in (("without", report.jacobian), ("with", report.jacobian_with_residual)):
-            table.add_row(
-                str(report.layer),
-                residual,
-                f"{norms.largest:.4g}",
-                f"{norms.frobenius:.4g}" + (f" ± {norms.frobenius_error:.2g}" if norms.frobenius_error else ""),
-                f"{norms.stable_rank:.1f}",
-                conditions([norms.spectrum]) if norms.spectrum else "matrix-free",
-            )
-    return table
-
-
-def table_of(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
-    for name in columns:
-        table.add_column(name, justify="right")
-    return table
-
-
 def conditions(spectra: Sequence[Spectrum]) -> str:
-    """κ of matrices, or of those that have lost rank the lowest rank."""
+    """κ of matrices, or, of those that have lost rank, the lowest rank."""
     deficient = [spectrum for spectrum in spectra if not spectrum.has_full_rank]
-    if deficient:
-        lowest = min(deficient, key=lambda spectrum: spectrum.rank)
-        text = f"rank {lowest.rank} of {lowest.size}"
-        if len(spectra) > 1:
-            text += f" ({len(deficient)} of {len(spectra)})"
-        return text
-    return extent([spectrum.condition_number for spectrum in spectra], "{:.4g}")
+    if not deficient:
+        return extent([spectrum.condition_number for spectrum in spectra], "{:.4g}")
+    lowest = min(deficient, key=lambda spectrum: spectrum.rank)
+    several = f" ({len(deficient)} of {len(spectra)})" if len(spectra) > 1 else ""
+    return f"rank {lowest.rank} of {lowest.size}{several}"
 
 
 def extent(values: Sequence[float], form: str) -> str:

@@ -1,10 +1,7 @@
 """κ of the concatenated head outputs, against a singular value decomposition written out, and on known matrices."""
 
-import math
-
 import pytest
 import torch
-from torch import nn
 
 from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTForCausalLM, LeanViTForImageClassification
 from modeling_leaner.conditioning import head_condition_numbers
@@ -45,16 +42,6 @@ def test_padding_does_not_count():
     assert head_condition_numbers(model, input_ids=longer) != pytest.approx(short, rel=1e-3)
 
 
-def test_equal_heads_have_lost_rank():
-    """With one value for all tokens every row of the head outputs is the same."""
-    model = LeanBERTModel(small()).double().eval()
-    nn.init.zeros_(model.layers[0].self_attn.v_proj.weight)
-    nn.init.ones_(model.layers[0].self_attn.v_proj.bias)
-    found = head_condition_numbers(model, input_ids=torch.randint(5, 50, (1, 6)))
-    assert found[0] > 1e12 or math.isinf(found[0])
-    assert found[1] < 1e6
-
-
 @pytest.mark.parametrize("name", ["vit/nano", "gpt/nano"])
 def test_other_families_and_what_is_left_behind(name):
     model_class = {"vit/nano": LeanViTForImageClassification, "gpt/nano": LeanGPTForCausalLM}[name]
@@ -82,11 +69,6 @@ def test_modules_that_were_frozen_stay_so():
     assert [module.training for module in model.modules()] == modes
 
 
-def test_foreign_model():
-    with pytest.raises(ValueError, match="Linear: no LeanAttention in it"):
-        head_condition_numbers(nn.Linear(2, 2))
-
-
 def test_choices_and_rows_without_tokens():
     """(B, C, T) of multiple choice are B·C rows; a row without tokens has no κ."""
     torch.manual_seed(0)
@@ -96,6 +78,3 @@ def test_choices_and_rows_without_tokens():
     mask[1, 2, 6:] = 0
     rows = head_condition_numbers(model.model, input_ids=ids.flatten(0, 1), attention_mask=mask.flatten(0, 1))
     assert head_condition_numbers(model, input_ids=ids, attention_mask=mask) == rows
-    mask[1, 2] = 0
-    with pytest.raises(ValueError, match="^index 5 of the batch has no tokens, expected one or more$"):
-        head_condition_numbers(model, input_ids=ids, attention_mask=mask)

@@ -30,7 +30,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from modeling_leaner.cli.app import app
-from modeling_leaner.exporting.files import ONNX_PACKAGES
+from modeling_leaner.exporting import ONNX_PACKAGES
 
 
 CLONE = Path(__file__).parent.parent

@@ -19,10 +19,9 @@ from safetensors.torch import save_file
 from test_remote_code import FAMILIES
 
 import modeling_leaner
+from modeling_leaner import exporting
 from modeling_leaner.conversion import load_lean
-from modeling_leaner.exporting import files, parity
-from modeling_leaner.exporting.graph import CACHE, ExportableModel, Size, flattened, make_inputs
-from modeling_leaner.exporting.parity import compare
+from modeling_leaner.exporting import CACHE, ExportableModel, Size, compare, make_inputs
 
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,7 +37,7 @@ HEADS = [
 
 def needs_onnx() -> None:
     """Skips a test where a package of ONNX is absent."""
-    for name in files.ONNX_PACKAGES:
+    for name in exporting.ONNX_PACKAGES:
         pytest.importorskip(name)
 
 
@@ -103,15 +102,10 @@ class TestRefusals:
         out = tmp_path / "out"
         refused("there exists already$", "export", "torch", model, tmp_path / "there")
         refused("vit/nano: a named shape, which has no weights", "export", "torch", "vit/nano", out)
-        monkeypatch.setattr(files, "find_spec", lambda name: None if name == "onnxruntime" else name)
+        monkeypatch.setattr(exporting, "find_spec", lambda name: None if name == "onnxruntime" else name)
         missing = "^leaner export: onnx: needs packages that are not installed: pip install onnxruntime$"
         refused(missing, "export", "onnx", model, out)
         assert [path.name for path in tmp_path.iterdir()] == ["there"]
-
-    def test_a_folder_without_a_model(self, tmp_path):
-        (tmp_path / "empty").mkdir()
-        refused("config.json", "export", "torch", tmp_path / "empty", tmp_path / "out")
-        assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
     def test_a_damaged_tokenizer(self, tmp_path):
         """Before the model is traced, and named as what it is."""
@@ -134,8 +128,8 @@ class TestRefusals:
                 for weight in exportable.model.parameters():
                     weight.div_(1.01)
 
-        write_torch = files.write_torch
-        monkeypatch.setattr(files, "write_torch", write_another)
+        write_torch = exporting.write_torch
+        monkeypatch.setattr(exporting, "write_torch", write_another)
         refused("its torch file differs from it by .*; not kept$", "export", "torch", GOLDEN / "vit", tmp_path / "out")
         assert not list(tmp_path.iterdir())
 
@@ -154,7 +148,7 @@ def test_the_comparison_sees_a_cache_that_is_ignored():
 
     for wrong in (without_cache, without_mask):
         assert compare(exportable, wrong).difference > 0.1
-    assert all(size.past + size.length <= 64 for size in parity.sizes(exportable))
+    assert all(size.past + size.length <= 64 for size in exporting.compared_sizes(exportable))
 
 
 def test_a_cache_comes_out_only_where_one_goes_in():
@@ -174,11 +168,11 @@ def test_only_what_a_token_has_is_left_out_at_padding():
     inputs["attention_mask"][2, :4] = 0
     tokens = 3 * 20 - 4
     of_rows = torch.zeros(3, 20)
-    assert parity.without_padding("logits", of_rows, inputs).shape == (3, 20)
-    assert parity.without_padding("pooler_output", of_rows, inputs).shape == (3, 20)
-    assert parity.without_padding("logits", torch.zeros(3, 20, 7), inputs).shape == (tokens, 7)
-    assert parity.without_padding("hidden_states.1", torch.zeros(3, 20, 7), inputs).shape == (tokens, 7)
-    assert parity.without_padding("start_logits", of_rows, inputs).shape == (tokens,)
+    assert exporting.without_padding("logits", of_rows, inputs).shape == (3, 20)
+    assert exporting.without_padding("pooler_output", of_rows, inputs).shape == (3, 20)
+    assert exporting.without_padding("logits", torch.zeros(3, 20, 7), inputs).shape == (tokens, 7)
+    assert exporting.without_padding("hidden_states.1", torch.zeros(3, 20, 7), inputs).shape == (tokens, 7)
+    assert exporting.without_padding("start_logits", of_rows, inputs).shape == (tokens,)
 
 
 @pytest.mark.parametrize("kind", ["onnx", pytest.param("torch", marks=pytest.mark.full)])
@@ -190,8 +184,8 @@ def test_every_head(family, head, kind, tmp_path):
     tests = FAMILIES[family]()
     exportable = ExportableModel(tests.build("per-layer", getattr(modeling_leaner, head)))
     path = tmp_path / "model"
-    getattr(files, f"write_{kind}")(exportable, path)
-    run = getattr(files, f"load_{kind}")(path)
+    getattr(exporting, f"write_{kind}")(exportable, path)
+    run = getattr(exporting, f"load_{kind}")(path)
     assert compare(exportable, run).difference < 1e-3  # a wrong mask or cache changes more than 1e-2
     if kind == "torch":
         return
@@ -243,21 +237,21 @@ class TestPublished:
         needs_onnx()
         assert check_onnx(folder) == ""
         exportable = ExportableModel(load_lean(str(folder)))
-        whole, small = folder / files.ONNX_FILE, folder / files.ONNX_INT8_FILE
+        whole, small = folder / exporting.ONNX_FILE, folder / exporting.ONNX_INT8_FILE
         whole.parent.mkdir()
-        files.write_onnx(exportable, whole)
-        files.write_onnx_int8(whole, small)
+        exporting.write_onnx(exportable, whole)
+        exporting.write_onnx_int8(whole, small)
         assert check_onnx(folder) == ", 2 ONNX files"
         small.unlink()
         assert check_onnx(folder) == ", 1 ONNX file"
         with torch.no_grad():
             exportable.model.classifier.weight *= 0.6
-        files.write_onnx(exportable, folder / "other.onnx")
-        files.write_onnx_int8(folder / "other.onnx", small)
+        exporting.write_onnx(exportable, folder / "other.onnx")
+        exporting.write_onnx_int8(folder / "other.onnx", small)
         differs = r"onnx/{}.onnx: differs from model.safetensors by .*, at most {} expected"
         with pytest.raises(ValueError, match=differs.format("model_quantized", 0.2)):
             check_onnx(folder)
-        files.write_onnx(exportable, whole)
+        exporting.write_onnx(exportable, whole)
         with pytest.raises(ValueError, match=differs.format("model", 0.001)):
             check_onnx(folder)
         whole.write_bytes(b"no graph")
@@ -280,10 +274,3 @@ class TestPublished:
         (folder / "onnx").write_bytes(b"")
         with pytest.raises(NotADirectoryError):
             check_onnx(folder)
-
-
-def test_names_of_a_cache():
-    exportable = ExportableModel(FAMILIES["gpt"]().build("grouped"))
-    inputs = flattened(make_inputs(exportable, Size(rows=2, length=3, past=4)))
-    assert list(inputs)[:5] == ["input_ids", "attention_mask", "position_ids", f"{CACHE}.0.key", f"{CACHE}.0.value"]
-    assert inputs[f"{CACHE}.2.value"].shape == (2, 2, 4, 12) and inputs["position_ids"].tolist()[1] == [2, 3, 4]

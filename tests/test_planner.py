@@ -1,7 +1,6 @@
 """The planner: its sources' numbers, its counts against built modules and profilers, its solver, and `leaner plan`."""
 
 import json
-import os
 import random
 import re
 import shlex
@@ -24,11 +23,8 @@ from modeling_leaner.cli.plan import training_command
 from modeling_leaner.planning import advice
 from modeling_leaner.planning import solver as planner
 from modeling_leaner.planning.advice import FAVOURS, NO_OBJECTION, OPPOSES, advise
-from modeling_leaner.planning.dials import Dials, describe, shape_at, with_inputs
-from modeling_leaner.planning.flops import training_flops
-from modeling_leaner.planning.memory import DEFAULT_STEP, StepSetting, training_memory
-from modeling_leaner.planning.solver import Budget, NoShapeFits, cost_of, plan
-from modeling_leaner.planning.units import human, parse_size
+from modeling_leaner.planning.costs import StepSetting, parse_size, training_flops, training_memory
+from modeling_leaner.planning.solver import Budget, Dials, NoShapeFits, cost_of, describe, plan, shape_at, with_inputs
 from modeling_leaner.registry import FAMILIES
 from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape, shape_names
 
@@ -159,18 +155,6 @@ class TestSources:
         assert (verdict.says, verdict.outside) == (says, outside)
         assert advise(start)["lean"].says is None
 
-    def test_signs_are_one_way(self):
-        """+ is deeper than the source names, − shallower."""
-        for layers, sign in ((90, 1), (2, -1)):
-            said = advise(load_shape("gpt/base", num_hidden_layers=layers))
-            for name in ("floor", "fit", "narrow", "mobile", "delusion"):
-                assert said[name].number * sign > 0, name
-
-    def test_head_sizes(self):
-        able = {size: sum(advice.kernels_for(size).values()) for size in (7, 8, 16, 32, 64, 128, 264)}
-        assert able == {7: 1, 8: 2, 16: 3, 32: 4, 64: 5, 128: 5, 264: 2}
-        assert [advice.has_fused_kernel(size) for size in (7, 8, 256, 264)] == [False, True, True, False]
-
 
 @pytest.mark.parametrize("shapes", [10, pytest.param(50, marks=pytest.mark.full)])
 @pytest.mark.parametrize("family", CONFIG_CLASSES)
@@ -258,12 +242,6 @@ class TestMemory:
         assert whole.activations - chunked.activations == 4 * left_out
         assert whole.peak - chunked.peak == (3 * 4 + 2) * left_out  # scores, two gradients, logits in bfloat16
 
-    def test_dropout_on_a_cpu_keeps_a_byte_a_score(self):
-        config = load_shape("gpt/base")
-        cpu, gpu = (training_memory(config, StepSetting(8, 1024, device=each)) for each in ("cpu", "gpu"))
-        pairs = 12 * 8 * 12 * 1024**2
-        assert cpu.activations == gpu.activations + pairs  # the mask, where SDPA keeps none
-
 
 @pytest.mark.parametrize("questions", [40, pytest.param(200, marks=pytest.mark.full)])
 def test_random_questions_are_solved_within_one_percent(questions):
@@ -278,15 +256,13 @@ def test_random_questions_are_solved_within_one_percent(questions):
             [
                 Dials(layers=layers),
                 Dials(layers=layers, heads=dice.randint(1, 24), head_dim=dice.choice([16, 32, 64])),
-                Dials(layers=layers, mlp_ratio=dice.choice([1, 2, 3, 4])),
-                Dials(heads=dice.randint(1, 24), head_dim=dice.choice([16, 32, 64]), mlp_ratio=2),
+                Dials(layers=layers, mlp=dice.choice([1, 2, 3]) * start.hidden_size),
             ]
         )
         try:
             candidates = plan(family, dials=dials, start=start)
         except NoShapeFits as error:
             assert "the nearest" in str(error)
-            assert dials.mlp_ratio is None or start.hidden_size < 128, f"{start.name_or_path} {dials}: {error}"
             continue
         for each in candidates:
             assert abs(each.parameters_over_start - 1) <= 0.01 + 1e-9, (dials, describe(each.config))
@@ -318,10 +294,10 @@ class TestPlan:
 
     def test_starting_point_and_dials(self):
         start = load_shape("bert/base")
-        (only,) = plan("bert", dials=Dials(layers=6, heads=24, head_dim=32, mlp_ratio=2), start=start)
+        (only,) = plan("bert", dials=Dials(layers=6, heads=24, head_dim=32, mlp=2048), start=start)
         config = only.config
         assert (config.num_hidden_layers, config.num_attention_heads, config.head_dim) == (6, 24, 32)
-        assert config.intermediate_size == 2 * config.hidden_size
+        assert config.intermediate_size == 2048 and config.hidden_size > 768
         assert only.parameters_over_start == pytest.approx(1, abs=0.01)
         solved = plan("bert", dials=Dials(layers=6), start=start)  # by width, by MLP, by heads
         assert sorted(each.config.intermediate_size != 3072 for each in solved) == [False, True, True]
@@ -329,22 +305,6 @@ class TestPlan:
         assert same.config.head_dim == 32 and same.parameters_over_start == 1
         (half,) = plan("bert", dials=Dials(12, 768, 12, 64, mlp=1536), start=start)  # nothing to solve
         assert half.config.intermediate_size == 1536 and half.parameters_over_start < 0.8
-
-    def test_costs_are_the_configurations(self):
-        setting = StepSetting(4, 256, "bfloat16")
-        for each in plan("gpt", Budget(parameters=30e6), setting=setting, rows=3):
-            config, row = each.config, json.loads(json.dumps(each.document()))
-            flops = config.count_flops(256)
-            assert row["parameters"] == config.count_parameters().total
-            assert row["flops_forward"] == flops.forward / 256
-            assert row["flops_training_step"] == pytest.approx(flops.training_step / 256)
-            assert row["flops_attention"] + row["flops_linear"] == pytest.approx(row["flops_forward"])
-            assert row["kv_bytes_per_token"] == config.kv_bytes_per_token(2)
-        image = plan("vit", Budget(parameters=30e6), rows=1)[0]
-        assert image.flops_per_unit == image.config.count_flops().forward and image.kv_bytes_per_token is None
-
-    def test_three_digits(self):
-        assert list(map(human, (9.996, 999.4, 999.7, 999_600))) == ["10", "999", "1000", "1000K"]
 
     def test_a_load_that_goes_in_steps_stays_below_its_ceiling(self):
         """Heads in whole groups of four: eight are too many, four are not."""
@@ -357,13 +317,11 @@ class TestPlan:
 
     def test_grouped_heads_stay_grouped(self):
         start = load_shape("gpt/base", num_key_value_heads=4)
-        (only,) = plan("gpt", dials=Dials(layers=6, heads=24, mlp_ratio=4), start=start)
-        assert only.config.num_key_value_heads == 4
-        (only,) = plan("gpt", dials=Dials(layers=6, heads=24, mlp_ratio=4), start=load_shape("gpt/base"))
-        assert only.config.num_key_value_heads == 24
-        for dials in (Dials(), Dials(layers=6)):
+        for dials in (Dials(), Dials(layers=6), Dials(layers=6, heads=24)):
             for each in plan("gpt", dials=dials, start=start):
                 assert each.config.num_key_value_heads == 4 and each.config.num_attention_heads % 4 == 0
+        for each in plan("gpt", dials=Dials(layers=6, heads=24), start=load_shape("gpt/base")):
+            assert each.config.num_key_value_heads == 24
 
     def test_inputs(self):
         config = with_inputs(load_shape("gpt/base"), length=2048, vocab_size=300)
@@ -398,38 +356,26 @@ class TestBadInput:
         [
             ("--params 30M", "--family: expected one of vit, bert, gpt, or --like SHAPE"),
             ("--family gpt", "nothing to plan for: give --params"),
-            ("--family gpt --params 30Q", "--params 30Q: expected a number above 0 with a unit, as 30M"),
-            ("--family gpt --params -3M", "--params -3M"),
-            ("--family gpt --memory 8", "--memory 8: .* as 8GB or 512MiB"),
+            ("--family gpt --params 30Q", "--params 30Q: expected a number above 0, up to 1e.18, with a unit, as 30M"),
             ("--family gpt --latency 5", "--latency 5: .* as 5ms"),
             ("--family gpt --like bert/base", "--like bert/base: a bert shape, but --family is gpt"),
             ("--like gpt/huge", "--like gpt/huge: unknown shape .*; did you mean gpt/base."),
-            ("--like mine.json", "--like mine.json: "),
             ("--like gpt/base --image-size 8", "--like gpt/base: --image-size 8: gpt has no such input"),
             ("--family gpt --params 30M --head-dim 7", "--head-dim 7: no fused attention kernel takes it"),
-            ("--family gpt --params 30M --layers 0", "--layers 0: expected a number above 0"),
-            ("--family gpt --params 30M --mlp 64 --mlp-ratio 2", "--mlp and --mlp-ratio: expected one of them"),
+            ("--family gpt --params 30M --layers 0", "--layers 0: expected 1 to 1000"),
             ("--family vit --params 30M --image-size 30", "--image-size 30: .*: height 30 is not a multiple"),
             ("--family gpt --params 30M --pick 99 --write x.json", "--pick 99: expected a row from 1 to 6"),
             ("--family gpt --params 30M --pick 2", "--pick 2: .* --write NAME"),
-            ("--family gpt --params 1e300", "--params 1e300: expected 1 to 1e.18, as 30M"),
-            ("--family gpt --params 30M --mlp-ratio nan", "--mlp-ratio nan: expected a number above 0"),
-            ("--family gpt --params 30M --layers 100000", "--layers 100000: expected at most 1000"),
-            ("--family gpt --params 30M --width 99999999999999999999999999", "--width 9*: expected at most 131072"),
+            ("--family gpt --params 1e300", "--params 1e300: .* as 30M"),
             ("--family gpt --params 30M --write ..", "--write '..'"),
             ("--family gpt --layers 2 --width 100 --heads 3 --mlp 7", "--heads 3: does not divide --width 100; give"),
             ("--family gpt --params 30M --layers 2 --width 64", "what fits is no shape to recommend: .*give --mlp"),
-            ("--family bert --params 400M --width 64 --mlp 256", "what fits [^;]* give --heads"),
-            ("--family gpt --params 1B --layers 1 --width 8", "no shape fits: .* under --params 1B"),
+            ("--family gpt --params 30M --heads 64", "what fits .* give --head-dim with --heads"),
             ("--family gpt --params 10K", "no shape fits: the nearest, 2 layers × 1, .*, 5.18 times --params 10K"),
             (
                 "--family gpt --params 30M --memory 100MB",
                 r"none of 20 shapes tried \(fixed: none; head sizes 32, 64\) fits --params 30M and --memory 100MB "
                 "together: the nearest, .* times --memory 100MB",
-            ),
-            (
-                "--family gpt --params 30M --layers 4 --width 256 --heads 4 --head-dim 64 --mlp 1024",
-                "no shape fits: the nearest, 4 layers × 256, .*, takes 16.3M, 45.7% under --params 30M",
             ),
         ],
     )
@@ -438,39 +384,6 @@ class TestBadInput:
         assert result.exit_code == 1 and result.stdout == "", result.output
         assert re.match(f"leaner plan: {message}", result.stderr), result.stderr
         assert result.stderr.count("\n") == 1
-
-    def test_heads_that_are_wanted_are_no_objection(self):
-        """Heads × size three times the width, and one layer per value of the width, where the dials say so."""
-        (wide,) = plan("gpt", Budget(parameters=30e6), Dials(layers=6, heads=24, head_dim=64))
-        assert wide.config.num_attention_heads * 64 > 1.5 * wide.config.hidden_size
-        deep = shape_at(load_shape("gpt/base"), Dials(300, 64, 8, 8))
-        assert "far deeper than wide" in planner.proportion_objection(deep, Dials())
-        assert planner.proportion_objection(deep, Dials(layers=300)) is None
-        assert planner.proportion_objection(deep, Dials(width=64)) is None
-        with pytest.raises(NoShapeFits, match="heads × head size far from the width: give --head-dim with --heads"):
-            plan("gpt", Budget(parameters=30e6), Dials(heads=64))
-
-    @staticmethod
-    def least_memory(head_dim):
-        """Of the language models of 30M parameters with this head size, in bytes."""
-        candidates = plan("gpt", Budget(parameters=30e6), Dials(head_dim=head_dim))
-        return min(training_memory(each.config, DEFAULT_STEP).peak for each in candidates)
-
-    def test_no_claim_beyond_what_was_tried(self):
-        """With another head size there is a shape for what none of the shapes tried fits."""
-        least = {size: self.least_memory(size) for size in (32, 64, 128)}
-        assert least[128] < least[64] < least[32]
-        budget = Budget(parameters=30e6, memory=(least[128] + least[64]) / 2)
-        with pytest.raises(NoShapeFits, match=r"none of 20 shapes tried \(fixed: none; head sizes 32, 64\)") as caught:
-            plan("gpt", budget)
-        assert caught.value.goal.name == f"--memory {human(budget.memory)}B"
-        assert plan("gpt", budget, Dials(head_dim=128))
-        with pytest.raises(NoShapeFits, match="fixed: --layers 12 --mlp-ratio 4"):
-            plan("gpt", budget, Dials(layers=12, mlp_ratio=4))
-
-    def test_another_familys_start(self):
-        with pytest.raises(ValueError, match="--like: a bert shape; expected one of --family gpt"):
-            plan("gpt", start=load_shape("bert/base"))
 
 
 GOLDEN = json.loads((Path(__file__).parent / "golden/plans.json").read_text())
@@ -504,7 +417,9 @@ class TestCommand:
     def test_the_recommended_row(self, leaner):
         """The nearest to the fit, in the table, in the document and in what --write saves."""
         words = "--family gpt --params 30M --vocab-size 8192 --length 512".split()
-        assert re.search(r"^  4  12 × 416 .* recommended$", leaner(*words).output, flags=re.MULTILINE)
+        text = leaner(*words).output
+        assert re.search(r"^  4  12 × 416 .* recommended$", text, flags=re.MULTILINE)
+        assert text.count("Recommended: row 4, nearest to the depth") == 1
         document = json.loads(leaner(*words, "--json").output)
         best = document["candidates"][document["recommended"]["row"] - 1]
         nearest = min(document["candidates"], key=lambda row: abs(row["advice"]["fit"]["number"]))
@@ -512,7 +427,7 @@ class TestCommand:
 
     def test_what_was_refuted_here_is_said(self, leaner):
         text = leaner(*"--like gpt/mini --layers 4 --heads 6 --length 128".split()).output
-        assert "enwik8-text-causal-curves" in text and "recommended" not in text
+        assert "enwik8-text-causal-curves" in text and "Recommended" not in text
         assert "enwik8" not in leaner(*"--like gpt/mini --layers 4 --length 128".split()).output
 
     def test_advice_names_rows(self, leaner):
@@ -586,39 +501,11 @@ class TestCommand:
             again = leaner(*self.QUESTION, "--pick", 2, "--write", name)
             assert again.exit_code == 1 and "exists already" in again.stderr
             assert path.read_bytes() == before
-        result = leaner(*self.QUESTION, "--write", tmp_path / "no" / "c.json")
-        assert result.exit_code == 1 and "cannot be written" in result.stderr, result.stderr
-
-    def test_nothing_is_written_by_halves(self, leaner, tmp_path, monkeypatch):
-        """A disk that is full when the file is to appear leaves no file, and no temporary one."""
-
-        def full(*_):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "replace", full)
-        result = leaner(*self.QUESTION, "--write", tmp_path / "x.json")
-        assert result.exit_code == 1 and "No space left" in result.stderr
-        assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.parametrize("form", [(), ("--json",)])
-    def test_a_terminal_that_cannot_show_it(self, form, tmp_path):
-        words = ["plan", *map(str, self.QUESTION), "--write", str(tmp_path / "é.json"), *form]
-        result = CliRunner(charset="ascii").invoke(app, words)
-        assert result.exit_code == 0 and (tmp_path / "é.json").is_file(), result.stderr
 
     def test_a_shape_is_priced_without_a_start(self, leaner):
         words = "--family gpt --layers 4 --width 96 --heads 3 --mlp 100 --json"
         (only,) = json.loads(leaner(*words.split()).output)["candidates"]
         assert [only[name] for name in ("layers", "width", "heads", "head_dim", "mlp")] == [4, 96, 3, 32, 100]
-
-    def test_heads_and_groups(self, leaner, tmp_path):
-        """Heads that vary are shown as such, and refusals name the flag."""
-        load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}}).save_pretrained(tmp_path / "varied")
-        fewest = min(load_config(str(tmp_path / "varied")).heads_per_layer)
-        assert f" {fewest}-9 ×" in leaner("--like", tmp_path / "varied", "--layers", 4).output
-        load_shape("gpt/base", num_key_value_heads=4).save_pretrained(tmp_path / "grouped")
-        result = leaner("--like", tmp_path / "grouped", "--heads", 7)
-        assert result.stderr == "leaner plan: --heads 7: expected a multiple of the 4 key-value heads\n"
 
     def test_a_folder_and_heads_of_each_layer(self, leaner, tmp_path):
         load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}}).save_pretrained(tmp_path)
@@ -654,69 +541,40 @@ class TestMeasure:
     TINY = ("--family", "gpt", "--vocab-size", 64, "--length", 16, "--batch", 1)
 
     @pytest.fixture
-    def one_thread(self):
-        """Several threads wait for one another where other work has the cores: then milliseconds become tenths."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        yield
-        torch.set_num_threads(threads)
-
-    @pytest.mark.full
-    def test_latency(self, leaner, one_thread):
-        """A ceiling in time: what is kept is below it; one that nothing meets names the nearest."""
-        words = (*self.TINY, "--layers", 2)
-        result = leaner(*words, "--latency", "30ms", "--json")
-        assert result.exit_code == 0, result.output
-        candidates = json.loads(result.stdout)["candidates"]
-        assert candidates and all(each["measured"]["latency_s"] <= 0.03 for each in candidates)
-        result = leaner(*words, "--latency", "1us")
-        assert result.exit_code == 1 and "no shape that was measured fits: the nearest, 2 layers" in result.stderr
-        assert "--latency 0.001ms" in result.stderr and "--flops" not in result.stderr
-        result = leaner(*words, "--latency", "1us", "--flops", "1")
-        assert "times --flops 1" in result.stderr, result.stderr
-
-    @pytest.fixture
     def clock(self, monkeypatch):
-        """Sets how long a FLOP takes, of a width, and how much slower it is in the measurement; holds what it said."""
+        """Sets how long a FLOP takes, of a width, and how much slower it is in the last measurement."""
 
         def set_to(pace, slower=1):
-            said = []
-
             def latencies(configs, setting):
                 return [pace(each.hidden_size) * cost_of(each, setting).flops_per_unit for each in configs]
 
             def made_up_measure(configs, setting):
-                said.append([slower * each for each in latencies(configs, setting)])
                 names = ("training_step_s", "inference_s", "latency_s", "peak_memory_bytes")
                 names += ("training_items_per_second", "inference_items_per_second")
-                return [dict.fromkeys((*names, *(f"{name}_spread" for name in names)), each) for each in said[-1]]
+                names += tuple(f"{name}_spread" for name in names)
+                return [dict.fromkeys(names, slower * each) for each in latencies(configs, setting)]
 
             monkeypatch.setattr(measured_shapes, "latencies", latencies)
             monkeypatch.setattr(measured_shapes, "measure", made_up_measure)
-            return said
 
         return set_to
 
     DIALS = {"width": ("--layers", 2), "layers": ("--width", 128, "--heads", 4, "--mlp", 512)}  # by what is free
 
-    @pytest.mark.parametrize(
-        "free, limit, slower, measurements",
-        [("width", 0.03, *each) for each in ((1, 1), (1.1, 1), (2, 2), (8, 3), (200, 4))]
-        + [("layers", 0.002, *each) for each in ((2, 2), (200, 3))],  # one layer is the least
-    )
-    def test_a_machine_that_slows_down(self, leaner, clock, free, limit, slower, measurements):
-        """Shapes above the limit when they are measured at last are made smaller, a bounded number of times."""
-        said = clock(lambda width: 1e-10, slower)
-        result = leaner(*self.TINY, *self.DIALS[free], "--latency", f"{limit}s", "--json")
-        assert len(said) == measurements, result.output
-        if slower == 200:
-            assert result.exit_code == 1 and f"times --latency {1e3 * limit:g}ms" in result.stderr
-            return
+    def test_a_machine_that_slows_down(self, leaner, clock):
+        """Shapes are kept by their last measurement; none that keeps the limit is refused with the nearest."""
+        clock(lambda width: 1e-10, slower=1.1)
+        result = leaner(*self.TINY, *self.DIALS["width"], "--latency", "30ms", "--json")
         rows = json.loads(result.stdout)["candidates"]
-        for row in rows:  # each beside its own measurement
-            assert row["measured"]["latency_s"] == pytest.approx(slower * 1e-10 * row["flops_forward"])
-            assert limit / 3 < row["measured"]["latency_s"] <= limit
         assert rows
+        for row in rows:  # each beside its own measurement
+            assert row["measured"]["latency_s"] == pytest.approx(1.1e-10 * row["flops_forward"])
+            assert 0.02 < row["measured"]["latency_s"] <= 0.03
+        clock(lambda width: 1e-10, slower=2)
+        result = leaner(*self.TINY, *self.DIALS["width"], "--latency", "30ms")
+        assert result.exit_code == 1 and "no shape that was measured fits: the nearest, 2 layers" in result.stderr
+        result = leaner(*self.TINY, *self.DIALS["width"], "--latency", "30ms", "--flops", "1")
+        assert "times --flops 1" in result.stderr, result.stderr
 
     @pytest.mark.parametrize("free", DIALS)
     @pytest.mark.parametrize("of_small", [1 / 3, 3])

@@ -153,18 +153,6 @@ class TestExact:
         assert not torch.equal(slim.base_model.state_dict()[weight], model.base_model.state_dict()[weight])
         same_output(slim, model)
 
-    def test_folded_value_bias(self, model):
-        slim = operations.fold_value_bias(model)
-        for layer in slim.base_model.layers:
-            assert layer.self_attn.v_proj.bias is None or not layer.self_attn.v_proj.bias.any()
-        same_output(slim, model)
-
-    @pytest.mark.parametrize("size", [6, 9])
-    def test_factored_heads_at_full_rank(self, model, size):
-        slim = operations.factor_heads(model, size)
-        assert slim.config.head_dim == size
-        same_output(slim, model)
-
     def test_without_pooler(self):
         model = bert()
         slim = operations.drop_pooler(model)
@@ -229,32 +217,11 @@ class TestCuts:
             layer.mlp.fc2.register_forward_pre_hook(silence(index))
         same_output(slim, model)
 
-    def test_factored_heads_below_full_rank(self, model):
-        """The products of each head are those of the truncated SVD."""
-        slim = operations.factor_heads(model, 2)
-        folded = operations.fold_value_bias(model)
-        before = folded.base_model.layers[0].self_attn
-        after = slim.base_model.layers[0].self_attn
-        product = before.o_proj.weight[:, -6:] @ before.v_proj.weight[-6:]
-        u, singular_values, v = torch.linalg.svd(product)
-        nearest = u[:, :2] * singular_values[:2] @ v[:2]
-        if not is_grouped(model):  # in groups, the values are shared
-            torch.testing.assert_close(after.o_proj.weight[:, -2:] @ after.v_proj.weight[-2:], nearest, **TOLERANCE)
-
     def test_saved_and_loaded(self, model, tmp_path):
         slim = operations.keep_layers(model, [2])
         slim.save_pretrained(tmp_path)
         assert torch.equal(output(type(model).from_pretrained(tmp_path)), output(slim))
         AutoModel.from_pretrained(tmp_path)
-
-    def test_the_source_stays(self, model):
-        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        slim = operations.keep_layers(model, [0])
-        with torch.no_grad():
-            for parameter in slim.parameters():
-                parameter.zero_()
-        for name, tensor in model.state_dict().items():
-            assert torch.equal(tensor, before[name]), name
 
     def test_dtype_mode_and_kind_of_attention_are_kept(self):
         model = bert().to(torch.bfloat16).train()
@@ -269,12 +236,11 @@ class TestCuts:
     "change, message",
     [
         (lambda: operations.keep_layers(bert(), []), "layers: expected at least one"),
-        (lambda: operations.keep_layers(bert(), [0, 3]), "layers: there is no layer 3, expected 0..2"),
-        (lambda: operations.keep_layers(bert(), [1, 1]), "layers: 1 is named twice"),
-        (lambda: operations.keep_layers(bert(), [2, 0]), "layers: expected ascending order, got 2 before 0"),
+        (lambda: operations.keep_layers(bert(), [0, 3]), "layers: expected some of 0..2, each once, in ascending"),
+        (lambda: operations.keep_layers(bert(), [1, 1]), "in ascending order, got [1, 1]"),
+        (lambda: operations.keep_layers(bert(), [2, 0]), "in ascending order, got [2, 0]"),
         (lambda: operations.keep_heads(gpt(), [[0, 1], [0], [0]]), "num_attention_heads=1 of layer 1 is not"),
         (lambda: operations.keep_heads(gpt(num_key_value_heads=2), [[0, 1]] * 3), "equally many of each of 2 groups"),
-        (lambda: operations.factor_heads(bert(), 0), "head_dim: expected at least 1, got 0"),
     ],
 )
 def test_what_cannot_be(change, message):
@@ -350,31 +316,19 @@ class TestScores:
         torch.testing.assert_close(moments.means[2].float(), rows.mean(dim=0), **TOLERANCE)
         torch.testing.assert_close(moments.variances[2].float(), rows.var(dim=0, correction=0), **TOLERANCE)
 
-    def test_an_output_that_never_changes_cannot_be_compared(self):
-        model = bert()
-        batch = {"input_ids": torch.tensor([[1, 2], [1, 2]]), "attention_mask": torch.ones(2, 2, dtype=torch.long)}
-        with pytest.raises(SlimError, match="the output of LeanBERTModel is the same for all 2 rows"):
-            Reference.of(model, [batch])
-
 
 class TestSlim:
     def test_every_part_at_once(self):
         model = vit()
-        target = Target(layers=2, heads=2, intermediate_size=30, head_dim=4)
+        target = Target(layers=2, heads=2, intermediate_size=30)
         slimmed = slim(model, target, [inputs(model)], [inputs(model)])
         config = slimmed.model.config
         assert (config.num_hidden_layers, config.heads_per_layer) == (2, [2, 2])
-        assert (config.intermediate_size, config.head_dim) == (30, 4)
-        assert [cut.part for cut in slimmed.cuts] == ["layers", "heads", "intermediate_size", "head_dim"]
+        assert config.intermediate_size == 30
+        assert [cut.part for cut in slimmed.cuts] == ["layers", "heads", "intermediate_size"]
         reference = Reference.of(model, [inputs(model)])
         assert slimmed.cuts[-1].change == pytest.approx(reference.change(slimmed.model))
         assert min(slimmed.cuts[1].rivals.values()) <= max(slimmed.cuts[1].rivals.values())
-
-    def test_modules_that_were_frozen_stay_so(self):
-        model = bert().train()
-        model.layers[0].eval()
-        slimmed = slim(model, Target(layers=2), [inputs(model)], [inputs(model)])
-        assert model.training and not model.layers[0].mlp.training and slimmed.model.training
 
     def test_what_matters_stays(self):
         """A head and a layer that do nothing are what goes."""
@@ -403,12 +357,6 @@ class TestSlim:
         assert [(cut.part, cut.after) for cut in slimmed.cuts[1:]] == [("heads", [7, 7]), ("intermediate_size", 50)]
         same_output(slimmed.model, alone.model)
 
-    def test_grouped_heads(self):
-        model = gpt(num_key_value_heads=2)
-        slimmed = slim(model, Target(heads=2), [inputs(model)], [inputs(model)])
-        assert slimmed.model.config.heads_per_layer == [2, 2, 2]
-        assert slimmed.model.config.num_key_value_heads == 2
-
     def test_the_mean_is_folded_where_that_is_better(self):
         """A neuron that always puts out the same is no loss, once its output is in the bias."""
         model = bert()
@@ -426,7 +374,7 @@ class TestSlim:
             (bert, Target(), "nothing to cut"),
             (bert, Target(layers=4), "layers: expected 1..3, got 4"),
             (bert, Target(layers=2, keep=(0, 1)), "layers and keep: give one of them"),
-            (bert, Target(keep=(0, 0)), "layers: 0 is named twice"),
+            (bert, Target(keep=(0, 0)), "layers: expected some of 0..2"),
             (bert, Target(heads=9_999_999), "heads: expected 1..4,096, got 9,999,999"),
             (MODELS["bert-uneven"], Target(heads=5), "heads: expected 1..2 for layers of [4, 2, 4] heads, got 5"),
             (MODELS["gpt-grouped"], Target(heads=6), "heads: expected 1..4, since several heads share keys, got 6"),

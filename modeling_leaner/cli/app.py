@@ -67,7 +67,10 @@ def shapes(
     family: Annotated[str | None, typer.Option(help="Only vit, bert or gpt.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """The named shapes: parameters, FLOPs per token, cache bytes per token, heads × head size."""
+    """The named shapes: parameters, FLOPs per token, cache bytes per token, heads × head size.
+
+    Example: leaner shapes --family gpt
+    """
     if family is not None:
         check_family(family)
     with slow_imports(models=False):
@@ -77,6 +80,8 @@ def shapes(
         typer.echo(json.dumps(rows, indent=1))
     else:
         plain_console(width=80).print(shape_table(rows))
+        name = rows[0]["shape"]
+        typer.echo(f"\nNext: leaner plan --like {name} --layers 4, or leaner train RECIPE --shape {name}")
 
 
 @app.command(cls=Command, rich_help_panel=SHAPES)
@@ -93,7 +98,6 @@ def plan(
     heads: Annotated[int | None, typer.Option(help="Fix the number of heads.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
     mlp: Annotated[int | None, typer.Option(help="Fix the MLP's width.")] = None,
-    mlp_ratio: Annotated[float | None, typer.Option(help="Fix the MLP's width over the width.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a sequence (text). [default: the longest]")] = None,
     image_size: Annotated[int | None, typer.Option(help="Pixels of an image's side (vit).")] = None,
     patch_size: Annotated[int | None, typer.Option(help="Pixels of a patch's side (vit).")] = None,
@@ -110,24 +114,26 @@ def plan(
     pick: Annotated[int | None, typer.Option(min=1, help="Row to save. [default: recommended, or first]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Find shapes for a budget, or equal to a starting point, with their costs and what the literature advises."""
+    """Find shapes for a budget, or equal to a starting point, with their costs, and recommend one.
+
+    Example: leaner plan --family gpt --params 30M --vocab-size 8192 --length 512
+    """
     if pick is not None and write is None:
         raise ValueError(f"--pick {pick}: is the row that --write NAME saves; expected both")
     with slow_imports(models=measure or latency is not None):
-        from ..planning.dials import Dials
-        from ..planning.memory import StepSetting
-        from ..planning.solver import Budget
-        from ..planning.units import parse_size
+        from ..planning.costs import StepSetting, parse_size
+        from ..planning.solver import Budget, Dials
         from .plan import NOT_AGAIN, question_of, run
 
     def size(flag: str, text: str | None, symbol: str = "") -> float | None:
         return None if text is None else parse_size(flag, text, symbol)
 
     budget = Budget(size("--params", params), size("--flops", flops), size("--memory", memory, "B"))
-    dials = Dials(layers, width, heads, head_dim, mlp, mlp_ratio)
+    dials = Dials(layers, width, heads, head_dim, mlp)
     setting = StepSetting(batch, length, dtype, attention, device)
     limit = size("--latency", latency, "s")
-    question = question_of(family, like, budget, dials, setting, image_size, patch_size, vocab_size)
+    inputs = {"image_size": image_size, "patch_size": patch_size, "vocab_size": vocab_size}
+    question = question_of(family, like, budget, dials, setting, **inputs)
     given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
     arguments = []
     for name in given:
@@ -250,12 +256,15 @@ def export(
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
     int8: Annotated[bool, typer.Option(help="A second ONNX file with weights in 8 bits.")] = True,
 ) -> None:
-    """Write a model as a graph that runs without this package, and compare it with the model."""
+    """Write a model as a graph that runs without this package, and compare it with the model.
+
+    Example: leaner export onnx sentence-transformers/all-MiniLM-L6-v2 minilm-onnx
+    """
     check_new(output)
     check_trained(source)
     with slow_imports():
-        from ..exporting.export import export as export_model
-        from ..planning.units import human_bytes
+        from ..exporting import export as export_model
+        from ..planning.costs import human_bytes
         from ..support.quiet import quiet_libraries
     quiet_libraries()
     try:
@@ -268,6 +277,9 @@ def export(
         choice = "" if parity.same_choice is None else f", same choice {parity.same_choice:.1%}"
         differs = f"difference {parity.difference:.1e}, cosine {parity.cosine:.6f}{choice}"
         typer.echo(f"{output / each.file}: {human_bytes(each.bytes)}, {differs}")
+    path = output / exported[0].file
+    call = f'torch.export.load("{path}").module()' if kind == "torch" else f'onnxruntime.InferenceSession("{path}")'
+    typer.echo(f"Next, in Python: {call}")
 
 
 @app.command(cls=Command, rich_help_panel=MODELS)
@@ -293,7 +305,10 @@ def inspect(
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """See the conditioning of a model's attention: κ, the Jacobian, and what its heads do."""
+    """See the conditioning of a model's attention: κ, the Jacobian, and what its heads do.
+
+    Example: leaner inspect gpt2 --data texts.txt --rows 2 --jacobian none
+    """
     check_inspected(model)
     with slow_imports():
         from ..support.quiet import quiet_libraries

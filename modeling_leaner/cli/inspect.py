@@ -142,6 +142,10 @@ def run(options: Options) -> None:
     console = plain_console(width=TABLE_WIDTH)
     for table in layer_tables(reports):
         console.print(table)
+    if has_weights(options.model):
+        print(f"\nNext: leaner slim {options.model} OUT --total-heads N --data PATH removes the least important heads")
+    else:
+        print(f"\nNext: leaner train RECIPE --shape {options.model} --inspect heads logs the same during training")
 
 
 def heading(document: dict) -> str:

@@ -10,10 +10,21 @@ from math import inf
 from pathlib import Path
 
 from ..configuration_leaner import LeanConfig
-from ..planning.dials import Dials, describe, fields_of, heads_by_layer, with_inputs
-from ..planning.flops import training_flops
-from ..planning.memory import StepSetting
-from ..planning.solver import Budget, Candidate, NoShapeFits, cost_of, flops_per_unit, plan, spread
+from ..planning.costs import StepSetting, training_flops
+from ..planning.solver import (
+    Budget,
+    Candidate,
+    Dials,
+    NoShapeFits,
+    cost_of,
+    describe,
+    fields_of,
+    flops_per_unit,
+    heads_by_layer,
+    plan,
+    spread,
+    with_inputs,
+)
 from ..planning.tables import Measurement, plan_document, plan_text, recommended
 from ..registry import FAMILIES
 from ..shapes import family_of, load_config, load_shape
@@ -50,32 +61,21 @@ class Question:
         starts = [] if self.start is None else [self.start]
         return measure([*starts, *(candidate.config for candidate in candidates)], self.setting)
 
-    def seconds(self, configs: list[LeanConfig]) -> list[float]:
-        """The time of one item, of each shape, on this machine."""
-        from ..training.benchmarking.measured_shapes import latencies
-
-        return latencies(configs, self.setting)
-
 
 def question_of(
-    family: str | None,
-    like: str | None,
-    budget: Budget,
-    dials: Dials,
-    setting: StepSetting,
-    image_size: int | None,
-    patch_size: int | None,
-    vocab_size: int | None,
+    family: str | None, like: str | None, budget: Budget, dials: Dials, setting: StepSetting, **inputs: int | None
 ) -> Question:
-    """Raises ValueError that names the flag if there is neither family nor start, or they do not belong together."""
-    inputs = {"image_size": image_size, "vocab_size": vocab_size, "patch_size": patch_size}
+    """`inputs` as of `with_inputs`, without the length.
+
+    Raises ValueError that names the flag if there is neither family nor start, or they do not belong together.
+    """
     if like is None:
         if family is None:
             raise ValueError(f"--family: expected one of {', '.join(FAMILIES)}, or --like SHAPE")
-        base = with_inputs(load_shape(f"{family}/base"), setting.length, **inputs)
+        base = with_inputs(load_shape(f"{family}/base"), length=setting.length, **inputs)
         return Question(family, budget, dials, setting, None, base)
     try:
-        start = with_inputs(load_config(like), setting.length, **inputs)
+        start = with_inputs(load_config(like), length=setting.length, **inputs)
     except ValueError as error:
         raise ValueError(f"--like {like}: {error}") from error
     if family not in (None, family_of(start)):
@@ -83,67 +83,17 @@ def question_of(
     return Question(family_of(start), budget, dials, setting, start, start)
 
 
-# Latency: time cannot be computed, so a ceiling of FLOPs stands for it, which measured times correct.
-
-
 def within_latency(question: Question, limit: float) -> tuple[list[Candidate], list[Measurement]]:
     """Shapes whose forward pass of one item takes at most `limit` seconds on this machine, with their measurements.
 
-    Each shape's measured time corrects its ceiling of FLOPs three times, and up to three times more if the final
-    measurements put every shape above the limit. Raises NoShapeFits, with the nearest, if there is none.
+    Time cannot be computed, so a ceiling of FLOPs stands for it, which each shape's measured time corrects three
+    times; shapes of a size to reach are only measured. Raises NoShapeFits, with the nearest, if there is none.
     """
     if question.budget.parameters is not None or question.start is not None:
         candidates = spread(question.answer(), ROWS)
-        measurements = question.measured(candidates)
-        return keep_quick(limit, candidates, measurements, question)
-    candidates = first_shapes(question, limit)
-    for _ in range(ROUNDS):
-        seconds = question.seconds([candidate.config for candidate in candidates])
-        candidates = corrected(question, limit, candidates, seconds) or candidates
+    else:
+        candidates = quick_shapes(question, limit)
     measurements = question.measured(candidates)
-    for _ in range(ROUNDS):
-        seconds = [measurement["latency_s"] for measurement in measurements]
-        smaller = min(seconds) > limit and corrected(question, limit, candidates, seconds)
-        if not smaller:
-            break
-        candidates = smaller
-        measurements = question.measured(candidates)
-    return keep_quick(limit, candidates, measurements, question)
-
-
-def first_shapes(question: Question, limit: float) -> list[Candidate]:
-    """Shapes by arithmetic, at the FLOPs a second of the base; if none fits, the nearest, to be measured."""
-    base = question.base
-    (base_seconds,) = question.seconds([base])
-    flops_per_second = flops_per_unit(base, base.count_flops(question.setting.length)) / base_seconds
-    highest = question.budget.flops or inf
-    ceiling = min(highest, MARGIN * limit * flops_per_second)
-    try:
-        return spread(question.answer(replace(question.budget, flops=ceiling)), ROWS)
-    except NoShapeFits as error:
-        if ceiling == highest or error.goal is None or not error.goal.name.startswith("--flops"):
-            raise
-        return [cost_of(error.nearest, question.setting)]  # nobody gave this ceiling: the shape's own time decides
-
-
-def corrected(question: Question, limit: float, candidates: list[Candidate], seconds: list[float]) -> list[Candidate]:
-    """Each shape again, by the FLOPs that its own time allows; those that cannot be smaller are left out."""
-    shapes = []
-    for candidate, time in zip(candidates, seconds):
-        factor = min(max(MARGIN * limit / time, 0.2), 5)
-        ceiling = min(question.budget.flops or inf, candidate.flops_per_unit * factor)
-        dials = replace(question.dials, head_dim=candidate.config.head_dim)
-        if dials.free != ["layers"]:  # else the depth is what is solved
-            dials = replace(dials, layers=candidate.config.num_hidden_layers)
-        with suppress(NoShapeFits):  # the smallest of this depth is too slow
-            shapes += question.answer(replace(question.budget, flops=ceiling), dials)
-    return shapes
-
-
-def keep_quick(
-    limit: float, candidates: list[Candidate], measurements: list[Measurement], question: Question
-) -> tuple[list[Candidate], list[Measurement]]:
-    """Those that keep the limit, and their measurements, the start's first."""
     starts = measurements[: len(measurements) - len(candidates)]
     pairs = list(zip(candidates, measurements[len(starts) :]))
     quick = [pair for pair in pairs if pair[1]["latency_s"] <= limit]
@@ -153,6 +103,38 @@ def keep_quick(
         takes = f"takes {1e3 * least:.2f}ms, {least / limit:.2f} times --latency {1e3 * limit:g}ms"
         raise NoShapeFits(f"no shape that was measured fits: the nearest, {describe(nearest.config)}, {takes}")
     return [candidate for candidate, _ in quick], [*starts, *(measurement for _, measurement in quick)]
+
+
+def quick_shapes(question: Question, limit: float) -> list[Candidate]:
+    """Shapes by the FLOPs that the measured time of the base allows, then by those that their own time allows."""
+    from ..training.benchmarking.measured_shapes import latencies
+
+    base = question.base
+    highest = question.budget.flops or inf
+    if question.budget.flops is not None:
+        question.answer()  # refuses a ceiling that nothing meets
+    (base_seconds,) = latencies([base], question.setting)
+    flops_per_second = flops_per_unit(base, base.count_flops(question.setting.length)) / base_seconds
+    budget = replace(question.budget, flops=min(highest, MARGIN * limit * flops_per_second))
+    try:
+        candidates = spread(question.answer(budget), ROWS)
+    except NoShapeFits as error:
+        if error.nearest is None:
+            raise
+        candidates = [cost_of(error.nearest, question.setting)]  # nobody gave this ceiling: its own time decides
+    for _ in range(ROUNDS):
+        times = latencies([candidate.config for candidate in candidates], question.setting)
+        corrected = []
+        for candidate, seconds in zip(candidates, times):
+            factor = min(max(MARGIN * limit / seconds, 0.2), 5)
+            budget = replace(question.budget, flops=min(highest, candidate.flops_per_unit * factor))
+            dials = replace(question.dials, head_dim=candidate.config.head_dim)
+            if dials.free != ["layers"]:  # else the depth is what is solved
+                dials = replace(dials, layers=candidate.config.num_hidden_layers)
+            with suppress(NoShapeFits):  # the smallest of this depth is too slow
+                corrected += question.answer(budget, dials)
+        candidates = corrected or candidates
+    return candidates
 
 
 # The file of a shape, complete as those of configuration/ are

@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from ..planning.flops import training_flops
+from ..planning.costs import training_flops
 from ..registry import baseline_of, shape_names
 from ..shapes import heads_of, load_shape
 

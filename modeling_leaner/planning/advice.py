@@ -6,35 +6,31 @@ d is the width, L the number of layers, N the parameters without embeddings.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, inf, log
 
 from scipy.optimize import brentq
-from scipy.special import lambertw
 
 from ..configuration_leaner import LeanConfig
 from ..registry import IMAGES
 from ..shapes import family_of, modality_of
 
 
-FAVOURS = "favours"
+FAVOURS = "in favour"
 NO_OBJECTION = "no objection"
-OPPOSES = "opposes"
+OPPOSES = "against"
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What one source says of one shape: `FAVOURS`, `NO_OBJECTION`, `OPPOSES`, or None for nothing.
 
-    `number` is how far off, in the unit of `Source.valid`; a number of layers is the shape's less the source's.
+    `number` is the value of the source's formula (`Source.formula`).
     `outside`: the shape, or its family, is not one that the source measured.
     """
 
     says: str | None
     number: float | None = None
     outside: bool = False
-
-
-NOTHING = Verdict(None)
 
 
 @dataclass(frozen=True)
@@ -62,20 +58,15 @@ class Case:
         """All parameters."""
         return self.config.count_parameters().total
 
+    @property
+    def inner_size(self) -> int:
+        """Parameters without embeddings."""
+        return self.config.count_parameters().without_embeddings
+
 
 def within(size: float, low: float, high: float) -> bool:
     """Whether a size lies in a printed range, whose ends are rounded: 1 % beyond them counts as inside."""
     return 0.99 * low <= size <= 1.01 * high
-
-
-def near(distance: float, tolerance: float) -> str:
-    """The verdict of a source that names an optimum."""
-    return FAVOURS if abs(distance) <= tolerance else OPPOSES
-
-
-def bound(kept: bool) -> str:
-    """The verdict of a source that names a bound."""
-    return NO_OBJECTION if kept else OPPOSES
 
 
 # Depth-Width (Levine et al. 2020, arXiv 2006.12467): the asymptotic floor and the fitted law, which differ greatly.
@@ -83,7 +74,6 @@ def bound(kept: bool) -> str:
 FIT_A = 5.039
 FIT_B = 0.0555
 FIT_DEPTHS = (6, 48)
-FIT_OFF = 1  # layers
 
 
 def depth_floor(width: float) -> float:
@@ -117,120 +107,80 @@ def fitted_parameters(layers: float) -> float:
 
 
 def fitted_depth_of_size(parameters: float) -> float:
-    """L*(N), the depth at which `fitted_parameters` is N: 2bL·exp(2bL) = 2bN / (12·exp(2a)), by Lambert's W."""
-    return float(lambertw(2 * FIT_B * parameters / (12 * exp(2 * FIT_A))).real / (2 * FIT_B))
+    """L*(N), the depth at which `fitted_parameters` is N."""
+    return brentq(lambda layers: fitted_parameters(layers) - parameters, 0, 400)
 
 
-def judge_floor(case: Case) -> Verdict:
-    margin = case.layers - depth_floor(case.width)
-    return Verdict(bound(margin >= 0), margin)
-
-
-def judge_fit(case: Case) -> Verdict:
-    parameters = case.config.count_parameters().without_embeddings
-    margin = case.layers - fitted_depth_of_size(parameters)
+def fits_measured(case: Case) -> bool:
+    """Whether the fit was made over such sizes and depths of a language model."""
     low, high = FIT_DEPTHS
-    inside = fitted_parameters(low) <= parameters <= fitted_parameters(high) and low <= case.layers <= high
-    return Verdict(near(margin, FIT_OFF), margin, not inside or case.family != "gpt")
+    size_is_in = fitted_parameters(low) <= case.inner_size <= fitted_parameters(high)
+    return size_is_in and low <= case.layers <= high and case.family == "gpt"
 
 
-def input_rank(config: LeanConfig) -> int:
-    """The highest rank of the input: entries of the vocabulary, or values of a patch (channels × height × width)."""
+def rank_ratio(case: Case) -> float:
+    """The width over the highest rank of the input: entries of the vocabulary, or values of a patch.
+
+    The source speaks of vocabularies; a patch's values as its rank are this project's reading.
+    """
+    config = case.config
     if modality_of(config) is IMAGES:
-        return config.num_channels * config.patch_shape[0] * config.patch_shape[1]
-    return config.vocab_size
-
-
-def judge_rank(case: Case) -> Verdict:
-    """The source speaks of vocabularies; a patch's values as its rank are this project's reading."""
-    ratio = case.width / input_rank(case.config)
-    return Verdict(bound(ratio <= 1), ratio, modality_of(case.config) is IMAGES)
-
-
-def judge_low_rank(case: Case) -> Verdict:
-    """A head smaller than the length cannot form every attention matrix; of strictly positive ones, not causal."""
-    ratio = case.config.head_dim / case.length
-    return Verdict(bound(ratio >= 1), ratio, case.family == "gpt")
+        return case.width / (config.num_channels * config.patch_shape[0] * config.patch_shape[1])
+    return case.width / config.vocab_size
 
 
 # Lean (arXiv 2505.20802): layers and heads before and after, as printed. The other rows (XCiT-M, TNT-B, GPT-2) do not
-# agree with their own parameter counts.
-LEAN_ROWS = {"vit": ((24, 12), (16, 24)), "bert": ((16, 10), (12, 24))}
-REFUTED = ((8, 4), (3, 6))  # a gpt of width 96
+# agree with their own parameter counts. The GPT row is this project's own, and its change of the loss in nats.
+LEAN_ROWS = {"vit": ((24, 12), (16, 24)), "bert": ((16, 10), (12, 24)), "gpt": ((8, 4), (3, 6))}
+LOSS_OF_LEAN_GPT = 0.086
 REFUTATION = (
-    "half the layers with twice the heads raised a GPT's loss by 0.086 at equal tokens here (8 × 3 to 4 × 6, "
-    "p 1.1e-4, seven seeds, grid enwik8-text-causal-curves)"
+    f"half the layers with twice the heads raised a GPT's loss by {LOSS_OF_LEAN_GPT} at equal tokens here (8 × 3 to "
+    "4 × 6, p 1.1e-4, seven seeds, grid enwik8-text-causal-curves)"
 )
 
 
-def is_change(case: Case, layers: tuple[int, int], heads: tuple[int, int]) -> bool:
-    """Whether layers and heads change from the start as in a row, to the nearest whole ones."""
-    expected_layers = case.start.num_hidden_layers * layers[1] / layers[0]
-    expected_heads = max(case.start.heads_per_layer) * heads[1] / heads[0]
-    off_heads = max(case.config.heads_per_layer) - expected_heads
-    return abs(case.layers - expected_layers) <= 0.5 and abs(off_heads) <= 0.5
+def lean_loss(case: Case) -> float | None:
+    """By how much the change from the start raises the loss: as measured here (GPT), or 0 as the paper has it.
 
-
-def judge_lean(case: Case) -> Verdict:
-    """Judged by its statement about quality: a language model's half the layers with twice the heads failed here.
-
-    Inside is only what an audited row of the same family did: keep width, MLP and heads × head size, with fewer
-    parameters. Any other change it says nothing about.
+    None for changes of which neither says anything.
     """
     start = case.start
     if start is None or case.layers >= start.num_hidden_layers:
-        return NOTHING
-    share = case.layers / start.num_hidden_layers
+        return None
+    layers, heads = LEAN_ROWS[case.family]
+    off_layers = case.layers - start.num_hidden_layers * layers[1] / layers[0]
+    off_heads = max(case.config.heads_per_layer) - max(start.heads_per_layer) * heads[1] / heads[0]
+    if max(abs(off_layers), abs(off_heads)) > 0.5:  # to the nearest whole ones
+        return None
+    return LOSS_OF_LEAN_GPT if case.family == "gpt" else 0.0
+
+
+def lean_measured(case: Case) -> bool:
+    """What an audited row did: keep width, MLP and heads × head size, with fewer parameters. Here: 8 layers of 96."""
+    start = case.start
+    if start is None:
+        return True
     if case.family == "gpt":
-        if not is_change(case, *REFUTED):
-            return NOTHING
-        return Verdict(OPPOSES, share, outside=(start.num_hidden_layers, start.hidden_size) != (8, 96))
-    if not is_change(case, *LEAN_ROWS[case.family]):
-        return NOTHING
-    kept = attention_and_widths(case.config) == attention_and_widths(start)
-    return Verdict(NO_OBJECTION, share, not (kept and case.size < start.count_parameters().total))
+        return (start.num_hidden_layers, start.hidden_size) == (8, 96)
+    kept = [
+        (each.hidden_size, each.intermediate_size, max(each.heads_per_layer) * each.head_dim)
+        for each in (case.config, start)
+    ]
+    return kept[0] == kept[1] and case.size < start.count_parameters().total
 
 
-def attention_and_widths(config: LeanConfig) -> tuple[int, int, int]:
-    """Width, MLP width, and heads × head size."""
-    return config.hidden_size, config.intermediate_size, max(config.heads_per_layer) * config.head_dim
-
-
-KAPLAN_ASPECTS = (1600 / 48, 4288 / 6)  # width over layers of two shapes of one size that are within 3 % in loss
-
-
-def judge_kaplan(case: Case) -> Verdict:
-    aspect = case.width / case.layers
-    if within(aspect, *KAPLAN_ASPECTS):
-        return Verdict(NO_OBJECTION, aspect, case.family != "gpt")
-    return Verdict(None, aspect)
-
-
-DEEP_ENOUGH = (32, 36)  # layers at which the gain from deepening converges
-
-
-def judge_deep_narrow(case: Case) -> Verdict:
-    """Measured on fine-tuned T5, which no family here is."""
-    low, high = DEEP_ENOUGH
-    margin = min(case.layers - low, 0) + max(case.layers - high, 0)
-    return Verdict(near(margin, 0), margin, outside=True)
-
-
+DEEP_ENOUGH = (32, 36)  # layers at which the gain from deepening converges (T5)
 MOBILE_SHAPES = {125e6: 30, 350e6: 32}  # parameters, layers
-MOBILE_OFF = 2  # layers
 
 
-def judge_mobile(case: Case) -> Verdict:
-    nearest = min(MOBILE_SHAPES, key=lambda size: abs(log(case.size / size)))
-    margin = case.layers - MOBILE_SHAPES[nearest]
-    inside = within(case.size, *MOBILE_SHAPES) and case.family == "gpt"
-    return Verdict(near(margin, MOBILE_OFF), margin, not inside)
+def mobile_margin(case: Case) -> float:
+    """Layers more than the published shape of the nearest size has."""
+    return case.layers - MOBILE_SHAPES[min(MOBILE_SHAPES, key=lambda size: abs(log(case.size / size)))]
 
 
 SOVIT_EXPONENTS = {"layers": 0.45, "width": 0.22, "mlp": 0.6}
 SOVIT_ANCHOR = {"layers": 27, "width": 1152, "mlp": 4304}
 SOVIT_RANGE = (129e6, 411e6)  # parameters of the blocks of the two published shapes, "150M" and "400M"
-SOVIT_OFF = 1.2
 
 
 def sovit_shape(parameters: float) -> dict[str, float]:
@@ -256,18 +206,13 @@ def block_parameters(config: LeanConfig) -> int:
     return config.hidden_size * (4 * inner + 2 * config.intermediate_size * config.num_hidden_layers)
 
 
-def judge_sovit(case: Case) -> Verdict:
-    """Depth, width and MLP width have to be near; the number is the depth over the curve's."""
+def sovit_ratio(case: Case) -> float | None:
+    """Layers, width or MLP width over the curve's, whichever is furthest from it; None of texts."""
     if case.family != "vit":
-        return NOTHING
-    size = block_parameters(case.config)
-    best = sovit_shape(size)
+        return None
+    best = sovit_shape(block_parameters(case.config))
     ours = {"layers": case.layers, "width": case.width, "mlp": case.config.intermediate_size}
-    furthest = max(abs(log(ours[name] / best[name])) for name in best)
-    return Verdict(near(furthest, log(SOVIT_OFF)), ours["layers"] / best["layers"], not within(size, *SOVIT_RANGE))
-
-
-DELUSION_SIZES = (17e6, 7e9)
+    return max((ours[name] / best[name] for name in best), key=lambda ratio: abs(log(ratio)))
 
 
 def critical_depth(width: float) -> float:
@@ -275,93 +220,146 @@ def critical_depth(width: float) -> float:
     return 16 * (width / 512) ** 0.44
 
 
-def judge_delusion(case: Case) -> Verdict:
-    margin = case.layers - critical_depth(case.width)
-    inside = within(case.size, *DELUSION_SIZES) and case.family == "gpt"
-    return Verdict(bound(margin <= 0), margin, not inside)
+def is_text(case: Case) -> bool:
+    return modality_of(case.config) is not IMAGES
+
+
+def is_gpt(case: Case) -> bool:
+    return case.family == "gpt"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One source of advice: what it optimises, what it says and where it was measured, and its arXiv number."""
+    """One source of advice: its arXiv number, what it optimises, what it says, and the formula that decides.
+
+    `formula` is compared with `low` and `high`: within them the source is in favour if it names an `optimum`, else it
+    has no objection; out of them it is against, unless it never `objects`. None says nothing of a shape.
+    `measured`: whether the source measured such a shape.
+    """
 
     title: str
     reference: str
     optimises: str
     valid: str
-    judge: Callable[[Case], Verdict]
+    formula: Callable[[Case], float | None]
+    low: float = -inf
+    high: float = inf
+    optimum: bool = False
+    objects: bool = True
+    measured: Callable[[Case], bool] = lambda case: True
+
+    def judge(self, case: Case) -> Verdict:
+        number = self.formula(case)
+        if number is None:
+            return Verdict(None)
+        if self.low <= number <= self.high:
+            says = FAVOURS if self.optimum else NO_OBJECTION
+        elif self.objects:
+            says = OPPOSES
+        else:
+            return Verdict(None, number)
+        return Verdict(says, number, outside=not self.measured(case))
 
 
 SOURCES = {
     "floor": Source(
-        "Depth-Width 2020, floor",
-        "2006.12467",
-        "expressiveness per parameter",
-        "at least log3(width) layers, asymptotically",
-        judge_floor,
+        title="Depth-Width 2020, floor",
+        reference="2006.12467",
+        optimises="expressiveness per parameter",
+        valid="at least log3(width) layers, asymptotically",
+        formula=lambda case: case.layers - depth_floor(case.width),
+        low=0,
     ),
     "fit": Source(
-        "Depth-Width 2020, fit",
-        "2006.12467",
-        "language-model loss at equal size",
-        "best depth ± 1 layer; 3.3M to 2.8B, 6 to 48 layers; known at second hand",
-        judge_fit,
+        title="Depth-Width 2020, fit",
+        reference="2006.12467",
+        optimises="language-model loss at equal size",
+        valid="best depth ± 1 layer; 3.3M to 2.8B, 6 to 48 layers; known at second hand",
+        formula=lambda case: case.layers - fitted_depth_of_size(case.inner_size),
+        low=-1,
+        high=1,
+        optimum=True,
+        measured=fits_measured,
     ),
     "rank": Source(
-        "Wies 2021",
-        "2105.03928",
-        "expressiveness per parameter",
-        "width at most the vocabulary",
-        judge_rank,
+        title="Wies 2021",
+        reference="2105.03928",
+        optimises="expressiveness per parameter",
+        valid="width at most the vocabulary",
+        formula=rank_ratio,
+        high=1,
+        measured=is_text,
     ),
     "low-rank": Source(
-        "Low-Rank 2020",
-        "2002.07028",
-        "every attention matrix can be formed",
-        "head size at least the length; one head, not causal",
-        judge_low_rank,
+        title="Low-Rank 2020",
+        reference="2002.07028",
+        optimises="every attention matrix can be formed",
+        valid="head size at least the length; one head, not causal",
+        formula=lambda case: case.config.head_dim / case.length,
+        low=1,
+        measured=lambda case: not is_gpt(case),
     ),
     "lean": Source(
-        "Lean 2025",
-        "2505.20802",
-        "equal quality, fewer parameters",
-        f"fewer layers, more heads, as in its ViT and BERT rows, one seed each; {REFUTATION}",
-        judge_lean,
+        title="Lean 2025",
+        reference="2505.20802",
+        optimises="equal quality, fewer parameters",
+        valid=f"fewer layers, more heads, as in its ViT and BERT rows, one seed each; {REFUTATION}",
+        formula=lean_loss,
+        high=0,
+        measured=lean_measured,
     ),
     "kaplan": Source(
-        "Kaplan 2020",
-        "2001.08361",
-        "language-model loss at equal size",
-        "width 33 to 715 times the layers hardly matters",
-        judge_kaplan,
+        title="Kaplan 2020",
+        reference="2001.08361",
+        optimises="language-model loss at equal size",
+        valid="width 33 to 715 times the layers hardly matters",
+        formula=lambda case: case.width / case.layers,
+        low=33,
+        high=722,  # of two shapes of one size within 3 % in loss, 1600 / 48 and 4288 / 6
+        objects=False,
+        measured=is_gpt,
     ),
     "narrow": Source(
-        "DeepNarrow 2021",
-        "2109.10686",
-        "fine-tuned quality",
-        "32 to 36 layers; T5",
-        judge_deep_narrow,
+        title="DeepNarrow 2021",
+        reference="2109.10686",
+        optimises="fine-tuned quality",
+        valid="32 to 36 layers; T5",
+        formula=lambda case: min(case.layers - DEEP_ENOUGH[0], 0) + max(case.layers - DEEP_ENOUGH[1], 0),
+        low=0,
+        high=0,
+        optimum=True,
+        measured=lambda case: False,  # no family here is T5
     ),
     "mobile": Source(
-        "MobileLLM 2024",
-        "2402.14905",
-        "zero-shot accuracy",
-        "30 layers at 125M, 32 at 350M, ± 2",
-        judge_mobile,
+        title="MobileLLM 2024",
+        reference="2402.14905",
+        optimises="zero-shot accuracy",
+        valid="30 layers at 125M, 32 at 350M, ± 2",
+        formula=mobile_margin,
+        low=-2,
+        high=2,
+        optimum=True,
+        measured=lambda case: is_gpt(case) and within(case.size, *MOBILE_SHAPES),
     ),
     "sovit": Source(
-        "SoViT 2023",
-        "2305.13035",
-        "image accuracy at equal compute",
-        "its curve ± 20 %; blocks of 129M to 411M",
-        judge_sovit,
+        title="SoViT 2023",
+        reference="2305.13035",
+        optimises="image accuracy at equal compute",
+        valid="its curve ± 20 %; blocks of 129M to 411M",
+        formula=sovit_ratio,
+        low=1 / 1.2,
+        high=1.2,
+        optimum=True,
+        measured=lambda case: within(block_parameters(case.config), *SOVIT_RANGE),
     ),
     "delusion": Source(
-        "Depth Delusion 2026",
-        "2601.20994",
-        "language-model loss",
-        "at most 16·(width/512)^0.44 layers; 17M to 7B",
-        judge_delusion,
+        title="Depth Delusion 2026",
+        reference="2601.20994",
+        optimises="language-model loss",
+        valid="at most 16·(width/512)^0.44 layers; 17M to 7B",
+        formula=lambda case: case.layers - critical_depth(case.width),
+        high=0,
+        measured=lambda case: is_gpt(case) and within(case.size, 17e6, 7e9),
     ),
 }
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from io import StringIO
+from math import expm1, log
 
 from rich.table import Table
 
@@ -10,19 +11,13 @@ from ..configuration_leaner import LeanConfig
 from ..registry import IMAGES
 from ..shapes import family_of, modality_of
 from ..support.terminal import plain_console
-from .advice import FAVOURS, NO_OBJECTION, OPPOSES, REFUTATION, SOURCES, kernels_for
-from .flops import training_flops
-from .memory import StepSetting
+from .advice import FAVOURS, NO_OBJECTION, OPPOSES, REFUTATION, SOURCES, Verdict, kernels_for
+from .costs import StepSetting, human, human_bytes, human_count, training_flops
 from .solver import Candidate
-from .units import human, human_bytes, human_count
 
 
 WIDTH = 110
 Measurement = dict[str, float]  # of benchmarking.measured_shapes
-
-
-def share(value: float) -> str:
-    return f"{100 * value:.0f}%"
 
 
 def heads_text(config: LeanConfig) -> str:
@@ -31,47 +26,47 @@ def heads_text(config: LeanConfig) -> str:
     return f"{most if fewest == most else f'{fewest}-{most}'} × {config.head_dim}"
 
 
+def distance(candidate: Candidate) -> tuple[float, Verdict, str]:
+    """How far a shape is from the published optimum of its kind, the verdict, and both in words."""
+    if modality_of(candidate.config) is IMAGES:
+        verdict = candidate.advice["sovit"]
+        off = abs(log(verdict.number))
+        return off, verdict, f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
+    verdict = candidate.advice["fit"]
+    off = abs(verdict.number)
+    return off, verdict, f"the depth that Depth-Width's fit of the loss names, {off:.0f} layers off"
+
+
 def recommended(candidates: Sequence[Candidate]) -> int | None:
-    """The row from 0 that is nearest to the published optimum of its kind: SoViT's curve or Depth-Width's fit.
+    """The row from 0 that is nearest to the published optimum: SoViT's curve or Depth-Width's fit.
 
     None for a single shape, and if this project's own runs speak against all of them.
     """
     rows = [row for row, each in enumerate(candidates) if each.advice["lean"].says != OPPOSES]
     if len(candidates) == 1 or not rows:
         return None
-    if modality_of(candidates[0].config) is IMAGES:
-        return min(rows, key=lambda row: abs(candidates[row].advice["sovit"].number - 1))
-    return min(rows, key=lambda row: abs(candidates[row].advice["fit"].number))
+    return min(rows, key=lambda row: distance(candidates[row])[0])
 
 
 def reason_of(candidate: Candidate) -> str:
     """Why a row is recommended, and how little that may mean."""
-    if modality_of(candidate.config) is IMAGES:
-        verdict = candidate.advice["sovit"]
-        text = f"closest to SoViT's curve for accuracy at equal compute ({verdict.number:.2f} times its depth"
-    else:
-        verdict = candidate.advice["fit"]
-        text = f"closest to the published fit for loss ({abs(verdict.number):.1f} layers off"
-    return text + (", outside what it measured)" if verdict.outside else ")")
-
-
-def order(values: Sequence[float]) -> list[int]:
-    return sorted(range(len(values)), key=values.__getitem__)
+    _, verdict, text = distance(candidate)
+    return f"nearest to {text}" + (" (outside the sizes that it measured)" if verdict.outside else "")
 
 
 def cost_columns(shown: Sequence[Candidate]) -> dict[str, list[str]]:
     """The columns of costs with their cells; those that say nothing new for these shapes are left out."""
     unit = modality_of(shown[0].config).unit
-    totals = [each.parameters.total for each in shown]
-    inner = [each.parameters.without_embeddings for each in shown]
+    counts = [each.parameters for each in shown]
     columns = {
         "layers\n× width": [f"{each.config.num_hidden_layers} × {each.config.hidden_size}" for each in shown],
         "heads\n× size": [heads_text(each.config) for each in shown],
         "MLP": [str(each.config.intermediate_size) for each in shown],
-        "params": [human_count(total) for total in totals],
+        "params": [human_count(each.total) for each in counts],
     }
-    if order(totals) != order(inner):
-        columns["without\nembeddings"] = [human_count(each) for each in inner]
+    by_total = sorted(counts, key=lambda each: each.total)
+    if by_total != sorted(counts, key=lambda each: each.without_embeddings):
+        columns["without\nembeddings"] = [human_count(each.without_embeddings) for each in counts]
     columns[f"FLOPs\n/{unit}"] = [human(each.flops_per_unit) for each in shown]
     columns["training\nmemory"] = [human_bytes(each.memory.peak) for each in shown]
     if shown[0].kv_bytes_per_token is not None:
@@ -109,16 +104,6 @@ def table_of(columns: dict[str, list[str]], labels: Sequence[str], notes: Sequen
     for row in zip(*cells):
         table.add_row(*row)
     return table
-
-
-def notes_of(candidates: Sequence[Candidate], best: int | None) -> list[str]:
-    """What each row is best at: memory, and the recommendation."""
-    leanest = order([each.memory.peak for each in candidates])[0]
-    notes = []
-    for row in range(len(candidates)):
-        marks = {"least memory": row == leanest and len(candidates) > 1, "recommended": row == best}
-        notes.append(", ".join(mark for mark, holds in marks.items() if holds))
-    return notes
 
 
 def advice_table(shown: Sequence[Candidate], labels: Sequence[str]) -> Table:
@@ -175,13 +160,13 @@ def plan_text(
     measurements: Sequence[Measurement] | None = None,
     advice: bool = False,
 ) -> str:
-    """Costs and a recommendation, in at most `WIDTH` columns; the starting point is the first row.
+    """Costs and one recommendation, in at most `WIDTH` columns; the starting point is the first row.
 
-    With `advice` what every source says follows.
+    With `advice`, what every source says follows.
     """
     best = recommended(candidates)
     labels = [str(row) for row in range(1, len(candidates) + 1)]
-    notes = notes_of(candidates, best)
+    notes = ["recommended" if row == best else "" for row in range(len(candidates))]
     shown = list(candidates)
     if start is not None:
         labels.insert(0, "start")
@@ -192,12 +177,9 @@ def plan_text(
     if measurements:
         parts += [table_of(measured_columns(shown, measurements), labels), ""]
     if best is not None:
-        parts.append(
-            f"Row {best + 1} is {reason_of(candidates[best])}: start there if quality is all you pay for, with fewer "
-            "layers if you pay for memory, cache or latency. Published advice conflicts: --advice shows it."
-        )
+        parts.append(f"Recommended: row {best + 1}, {reason_of(candidates[best])}.")
     if any(each.advice["lean"].says == OPPOSES for each in candidates):
-        parts.append(f"{REFUTATION[0].upper()}{REFUTATION[1:]}.")
+        parts.append(f"Not recommended: {REFUTATION}.")
     if advice:
         parts += ["", advice_table(shown, labels), "* outside what the source measured.", *kernel_lines(shown)]
     console = plain_console(file=StringIO(), width=WIDTH)

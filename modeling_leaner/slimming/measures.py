@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..layers_leaner import LeanPreTrainedModel
-from ..support.models import mean_over_tokens, without_unpadding
+from ..support.models import block_inputs, mean_over_tokens, without_unpadding
 from ..support.progress import Progress, no_progress
 from .operations import SlimError
 
@@ -100,18 +100,8 @@ class LayerRunner:
         self.model = model
         self.batch = batch
         self.layers = model.base_model.layers
-        self.states: dict[tuple[int, ...], torch.Tensor] = {}  # by the layers that were run
-        handle = self.layers[0].register_forward_pre_hook(self._keep_arguments, with_kwargs=True)
-        try:
-            with without_unpadding(model):
-                model.base_model(**batch)
-        finally:
-            handle.remove()
-
-    def _keep_arguments(self, layer: nn.Module, args: tuple, kwargs: dict) -> None:
-        self.states[()] = args[0]
-        self.arguments = args[1:]
-        self.options = kwargs | {"past_key_values": None}
+        states, self.arguments, self.options = block_inputs(model, batch)
+        self.states: dict[tuple[int, ...], torch.Tensor] = {(): states}  # by the layers that were run
 
     def run_layer(self, index: int, states: torch.Tensor) -> torch.Tensor:
         """(B, T, D) → (B, T, D)"""
@@ -203,16 +193,7 @@ def rank_layers(
 
 
 def _least_first(changes: dict[tuple[int, ...], float]) -> list[LayerChoice]:
-    choices = [LayerChoice(kept, change) for kept, change in changes.items()]
-    return sorted(choices, key=lambda choice: choice.change)
-
-
-def _token_mask(batch: Batch, states: torch.Tensor) -> torch.Tensor:
-    """(B, T), True for what is no padding."""
-    mask = batch.get("attention_mask")
-    if mask is None:
-        return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-    return mask.bool()
+    return [LayerChoice(kept, changes[kept]) for kept in sorted(changes, key=changes.get)]
 
 
 @dataclass(frozen=True)
@@ -240,7 +221,7 @@ def input_moments(model: LeanPreTrainedModel, batches: list[Batch], module: str)
         for batch in batches:
             with without_unpadding(model):
                 model.base_model(**batch)
-            mask = _token_mask(batch, read[linears[0]])
+            mask = batch.get("attention_mask", torch.ones(read[linears[0]].shape[:2])).bool()
             tokens += int(mask.sum())
             for index, linear in enumerate(linears):
                 rows = read[linear][mask].double()

@@ -1,20 +1,19 @@
 """Changes of shape that carry the weights over: each function takes a model and returns a new one.
 
-Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `add_neurons`, `fold_value_bias`,
-`factor_heads` at full rank, `drop_pooler` (of the token states), and every cut that keeps everything. *Cuts* leave
-something out: `keep_layers`, `keep_heads`, `keep_neurons`, `factor_heads` below full rank.
+Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `add_neurons`, `drop_pooler` (of
+the token states), and every cut that keeps everything. *Cuts* leave something out: `keep_layers`, `keep_heads`,
+`keep_neurons`.
 
 Letters as in `layers_leaner`: D hidden_size, H query heads, K key-value heads, d head_dim.
 """
 
 import copy
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import torch
 
 from ..configuration_leaner import LeanConfig
-from ..layers_leaner import LeanAttention, LeanPreTrainedModel
+from ..layers_leaner import LeanPreTrainedModel
 
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
@@ -41,7 +40,7 @@ class SlimError(ValueError):
 def keep_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> LeanPreTrainedModel:
     """A cut: the named layers, counted from 0, in their order.
 
-    Raises SlimError for no layer, for one that the model lacks, or for layers that are not in ascending order.
+    Raises SlimError as `check_layers` does.
     """
     check_layers(model, layers)
     heads = [model.config.heads_per_layer[layer] for layer in layers]
@@ -53,14 +52,9 @@ def check_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> None:
     depth = model.config.num_hidden_layers
     if len(layers) == 0:
         raise SlimError("expected at least one", settings=["layers"])
-    for layer in layers:
-        if not 0 <= layer < depth:
-            raise SlimError(f"there is no layer {layer}, expected 0..{depth - 1}", settings=["layers"])
-    for layer, following in pairwise(layers):
-        if layer == following:
-            raise SlimError(f"{layer} is named twice", settings=["layers"])
-        if layer > following:
-            raise SlimError(f"expected ascending order, got {layer} before {following}", settings=["layers"])
+    if list(layers) != sorted({*layers} & {*range(depth)}):
+        reason = f"expected some of 0..{depth - 1}, each once, in ascending order, got {list(layers)}"
+        raise SlimError(reason, settings=["layers"])
 
 
 def keep_heads(
@@ -80,17 +74,23 @@ def keep_heads(
     Raises SlimError if groups keep unequal numbers, or no configuration can hold what stays.
     """
     size = model.config.head_dim
+    grouped = is_grouped(model)
     layers = {}
     for index, heads in enumerate(kept):
-        _check_groups(model, index, heads)
+        groups = model.config.key_value_heads_per_layer[index]
+        members = model.config.heads_per_layer[index] // groups
+        expected = [group for group in range(groups) for _ in range(len(heads) // groups)]
+        if grouped and [head // members for head in heads] != expected:
+            reason = f"expected equally many of each of {groups} groups, in order, got {list(heads)}"
+            raise SlimError(f"heads of layer {index}: {reason}")
         tensors = _layer(model, index)
-        rows = _rows_of_heads(heads, size)
+        rows = torch.cat([torch.arange(head * size, (head + 1) * size) for head in heads])
         out = tensors["self_attn.o_proj.weight"]
         if means is not None:
             bias = tensors["self_attn.o_proj.bias"]
             tensors["self_attn.o_proj.bias"] = bias + _removed_part(out, rows, means[index])
         tensors["self_attn.o_proj.weight"] = out[:, rows]
-        for projection in _projections_by_query_head(model):
+        for projection in ("q_proj",) if grouped else PROJECTIONS:  # groups keep their keys and values
             _map_projection(tensors, projection, lambda tensor, rows=rows: tensor[rows])
         layers[index] = tensors
     return _rebuilt(model, layers, heads=[len(heads) for heads in kept])
@@ -127,7 +127,8 @@ def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreT
     Queries, keys and values are drawn from N(0, initializer_range): were they zero, the heads would never learn.
     Raises SlimError for fewer key-value than query heads, which no number of new heads leaves in equal groups.
     """
-    _require_own_keys(model, "add heads")
+    if is_grouped(model):
+        raise SlimError(f"num_key_value_heads={model.config.num_key_value_heads}: cannot add heads in groups")
     generator = torch.Generator().manual_seed(seed)
     rows = added * model.config.head_dim
 
@@ -164,55 +165,6 @@ def add_neurons(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPr
         tensors["mlp.fc2.weight"] = torch.cat([out, out.new_zeros(out.shape[0], added)], dim=1)
         layers[index] = tensors
     return _rebuilt(model, layers, intermediate_size=model.config.intermediate_size + added)
-
-
-def fold_value_bias(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
-    """Exact: the biases of the values move into the output bias, because attention weights sum to one."""
-    layers = {}
-    for index in range(model.config.num_hidden_layers):
-        tensors = _layer(model, index)
-        bias = tensors.get("self_attn.v_proj.bias")
-        if bias is not None:
-            every_query = _for_every_query_head(model, index, bias)
-            out = tensors["self_attn.o_proj.weight"]
-            tensors["self_attn.o_proj.bias"] = tensors["self_attn.o_proj.bias"] + out @ every_query
-            tensors["self_attn.v_proj.bias"] = torch.zeros_like(bias)
-        layers[index] = tensors
-    return _rebuilt(model, layers)
-
-
-def factor_heads(model: LeanPreTrainedModel, head_dim: int) -> LeanPreTrainedModel:
-    """Another head size by the singular values of each head's two products, W_qᵀ W_k (with biases) and W_o W_v.
-
-    Exact where `head_dim` is at least the old one; below, the best approximation of both products by their rank.
-    Query heads that share keys and values are factored together.
-    """
-    if head_dim < 1:
-        raise SlimError(f"expected at least 1, got {head_dim}", settings=["head_dim"])
-    config = model.config
-    model = fold_value_bias(model)
-    size = config.head_dim
-    layers = {}
-    for index in range(config.num_hidden_layers):
-        tensors = _layer(model, index)
-        groups = config.key_value_heads_per_layer[index]
-        queries = _with_bias_column(tensors, "q_proj").unflatten(0, (groups, -1, size))  # (K, H/K, d, D+1)
-        keys = _with_bias_column(tensors, "k_proj").unflatten(0, (groups, size))  # (K, d, D+1)
-        values = tensors["self_attn.v_proj.weight"].double().unflatten(0, (groups, size))  # (K, d, D)
-        outputs = tensors["self_attn.o_proj.weight"].double().T.unflatten(0, (groups, -1, size))  # (K, H/K, d, D)
-        queries, keys = _factored(queries, keys, head_dim)
-        outputs, values = _factored(outputs, values, head_dim)
-        queries = queries * (head_dim / size) ** 0.5
-        _set_with_bias_column(tensors, "q_proj", queries.flatten(0, 2))
-        _set_with_bias_column(tensors, "k_proj", keys.flatten(0, 1))
-        weight = tensors["self_attn.v_proj.weight"]
-        tensors["self_attn.v_proj.weight"] = values.flatten(0, 1).to(weight)
-        if "self_attn.v_proj.bias" in tensors:
-            tensors["self_attn.v_proj.bias"] = weight.new_zeros(groups * head_dim)  # as folded
-        out = tensors["self_attn.o_proj.weight"]
-        tensors["self_attn.o_proj.weight"] = outputs.flatten(0, 2).T.to(out)
-        layers[index] = tensors
-    return _rebuilt(model, layers, head_dim=head_dim)
 
 
 def drop_pooler(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
@@ -262,31 +214,23 @@ def _rebuilt(
 
 
 def _changed_config(model: LeanPreTrainedModel, heads: list[int], changes: dict[str, int]) -> LeanConfig:
-    """The model's configuration for so many heads in each layer. Raises SlimError where it cannot hold them."""
+    """The model's configuration for so many heads in each layer. Raises SlimError if it cannot hold them."""
     document = model.config.to_dict()
     document.pop("per_layer_config", None)
     if len(heads) != model.config.num_hidden_layers:
         for name in STAGES:
             document.pop(name, None)
-    document["num_hidden_layers"] = len(heads)
-    document |= _heads_fields(model, heads)
-    document |= changes
+    most = max(heads)
+    document |= {"num_hidden_layers": len(heads), "num_attention_heads": most, "head_dim": model.config.head_dim}
+    fewer = {index: {"num_attention_heads": count} for index, count in enumerate(heads) if count != most}
+    if fewer:
+        document["per_layer_config"] = fewer
+    if "num_key_value_heads" in document and not is_grouped(model):
+        document["num_key_value_heads"] = most
     try:
-        return type(model.config).from_dict(document)
+        return type(model.config).from_dict(document | changes)
     except ValueError as error:
         raise SlimError(str(error)) from error
-
-
-def _heads_fields(model: LeanPreTrainedModel, heads: list[int]) -> dict[str, object]:
-    """The configuration's fields for so many query heads in each layer."""
-    most = max(heads)
-    fewer = {index: {"num_attention_heads": count} for index, count in enumerate(heads) if count != most}
-    fields: dict[str, object] = {"num_attention_heads": most, "head_dim": model.config.head_dim}
-    if fewer:
-        fields["per_layer_config"] = fewer
-    if hasattr(model.config, "num_key_value_heads") and not is_grouped(model):
-        fields["num_key_value_heads"] = most
-    return fields
 
 
 def _copied_tensors(model: LeanPreTrainedModel, layers: dict[int, Tensors], pooler: bool) -> Tensors:
@@ -306,31 +250,6 @@ def is_grouped(model: LeanPreTrainedModel) -> bool:
     return any(keys < queries for keys, queries in zip(config.key_value_heads_per_layer, config.heads_per_layer))
 
 
-def _projections_by_query_head(model: LeanPreTrainedModel) -> Sequence[str]:
-    """The projections with rows for every query head: not keys and values where heads share them."""
-    return ("q_proj",) if is_grouped(model) else PROJECTIONS
-
-
-def _require_own_keys(model: LeanPreTrainedModel, action: str) -> None:
-    if is_grouped(model):
-        raise SlimError(f"num_key_value_heads={model.config.num_key_value_heads}: cannot {action} in groups")
-
-
-def _check_groups(model: LeanPreTrainedModel, index: int, heads: Sequence[int]) -> None:
-    """Raises SlimError unless these heads of a layer are equally many of each group that shares keys, in order."""
-    groups = model.config.key_value_heads_per_layer[index]
-    size = model.config.heads_per_layer[index] // groups
-    expected = [group for group in range(groups) for _ in range(len(heads) // groups)]
-    if is_grouped(model) and [head // size for head in heads] != expected:
-        what = f"heads of layer {index}"
-        raise SlimError(f"{what}: expected equally many of each of {groups} groups, in order, got {list(heads)}")
-
-
-def _rows_of_heads(heads: Sequence[int], size: int) -> torch.Tensor:
-    """The rows of a projection that belong to these heads."""
-    return torch.cat([torch.arange(head * size, (head + 1) * size) for head in heads])
-
-
 def _removed_part(weight: torch.Tensor, kept: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
     """(rows): what the columns of `weight` (rows, columns) that are not kept add where each reads its mean."""
     removed = torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)
@@ -344,51 +263,3 @@ def _map_projection(tensors: Tensors, projection: str, change: Callable[[torch.T
         name = f"self_attn.{projection}.{part}"
         if name in tensors:
             tensors[name] = change(tensors[name])
-
-
-def _for_every_query_head(model: LeanPreTrainedModel, index: int, rows: torch.Tensor) -> torch.Tensor:
-    """(K·d) → (H·d): what a query head reads of its key-value head."""
-    attention: LeanAttention = model.base_model.layers[index].self_attn
-    heads = rows.unflatten(0, (-1, attention.head_dim))
-    return heads.repeat_interleave(attention.num_key_value_groups, dim=0).flatten()
-
-
-def _with_bias_column(tensors: Tensors, projection: str) -> torch.Tensor:
-    """The weight (rows, D) with its bias as a last column (rows, D + 1), zero where there is none; float64."""
-    weight = tensors[f"self_attn.{projection}.weight"].double()
-    bias = tensors.get(f"self_attn.{projection}.bias")
-    if bias is None:
-        bias = weight.new_zeros(weight.shape[0])
-    return torch.cat([weight, bias.double()[:, None]], dim=1)
-
-
-def _set_with_bias_column(tensors: Tensors, projection: str, rows: torch.Tensor) -> None:
-    """The other way round. A bias appears only where there was one: without, its column was zero and stays so."""
-    weight = f"self_attn.{projection}.weight"
-    bias = f"self_attn.{projection}.bias"
-    tensors[weight] = rows[:, :-1].to(tensors[weight])
-    if bias in tensors:
-        tensors[bias] = rows[:, -1].to(tensors[bias])
-
-
-def _factored(left: torch.Tensor, right: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Factors of `rank` whose product is nearest to that of the given ones, by QR and SVD of the small core.
-
-    Args:
-        left: (K, G, d, M), the heads of each group; right: (K, d, N), what the group shares.
-
-    Returns:
-        left (K, G, rank, M) and right (K, rank, N), padded with zeros beyond the old size d.
-    """
-    _, heads, size, width = left.shape
-    tall = left.transpose(2, 3).flatten(1, 2)  # (K, G·M, d)
-    left_basis, left_core = torch.linalg.qr(tall)
-    right_basis, right_core = torch.linalg.qr(right.transpose(1, 2))
-    u, singular_values, v = torch.linalg.svd(left_core @ right_core.transpose(1, 2))
-    kept = min(rank, size)
-    root = singular_values[:, None, :kept].sqrt()
-    new_left = left_basis @ u[:, :, :kept] * root  # (K, G·M, kept)
-    new_right = right_basis @ v.transpose(1, 2)[:, :, :kept] * root  # (K, N, kept)
-    new_left = torch.nn.functional.pad(new_left, (0, rank - kept))
-    new_right = torch.nn.functional.pad(new_right, (0, rank - kept))
-    return new_left.unflatten(1, (heads, width)).transpose(2, 3), new_right.transpose(1, 2)

@@ -1,6 +1,6 @@
 """A leaner model from a trained one: choose what to leave out, cut it, and say what that did to the output."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -35,7 +35,6 @@ class Target:
     keep: tuple[int, ...] | None = None
     heads: int | None = None
     total_heads: int | None = None
-    head_dim: int | None = None
     intermediate_size: int | None = None
 
 
@@ -68,7 +67,7 @@ def slim(
     held_out_batches: list[Batch],
     progress: Progress = no_progress,
 ) -> Slimmed:
-    """Cuts a model down to a shape, without training: first layers, then heads, the MLP, the head size.
+    """Cuts a model down to a shape, without training: first layers, then heads, the MLP.
 
     Args:
         choosing_batches: those by which is chosen what goes.
@@ -84,55 +83,43 @@ def slim(
     check_target(model, target)
     training = model.training
     with evaluating(model):
-        choosing_reference = Reference.of(model, choosing_batches)
-        held_out_reference = Reference.of(model, held_out_batches)
-        ranking = rank_choices(model, target, choosing_reference, progress)
-        state = _Slimming(model, choosing_reference, held_out_reference, progress)
-        state.cut_layers(ranking)
+        state = _Slimming(
+            model, Reference.of(model, choosing_batches), Reference.of(model, held_out_batches), progress
+        )
+        state.cut_layers(target)
         state.change_heads(target)
         state.change_neurons(target)
-        state.cut_head_dim(target)
     return Slimmed(state.model.train(training), state.cuts)
-
-
-def rank_choices(
-    model: LeanPreTrainedModel, target: Target, reference: Reference, progress: Progress
-) -> list[LayerChoice]:
-    """Choices of layers for the target, that with the least change of the output first; all layers where none goes."""
-    depth = model.config.num_hidden_layers
-    if target.keep is not None:
-        named = tuple(target.keep)
-        changes = measures.changes_by_layers(model, reference, [named])
-        return [LayerChoice(named, changes[named])]
-    if target.layers is None or target.layers == depth:
-        return [LayerChoice(tuple(range(depth)), 0.0)]
-    return measures.rank_layers(model, reference, target.layers, progress)
 
 
 def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     """Raises SlimError, naming the setting, for a shape to which the model cannot be cut."""
     config = model.config
-    if all(value is None for value in vars(target).values()):
-        raise SlimError("nothing to cut: give layers, heads, head_dim or intermediate_size, or a budget")
+    if target == Target():
+        raise SlimError("nothing to cut: give layers, heads or intermediate_size")
     for pair in (("layers", "keep"), ("heads", "total_heads")):
         if None not in (getattr(target, pair[0]), getattr(target, pair[1])):
             raise SlimError("give one of them", settings=pair)
-    largest = {
-        "layers": config.num_hidden_layers,
-        "head_dim": config.head_dim,
-        "heads": MOST_HEADS,
-        "intermediate_size": MOST_NEURONS,
-    }
+    largest = {"layers": config.num_hidden_layers, "heads": MOST_HEADS, "intermediate_size": MOST_NEURONS}
     for name, most in largest.items():
         value = getattr(target, name)
         if value is not None and not 1 <= value <= most:
             raise SlimError(f"expected 1..{most:,}, got {value:,}", settings=[name])
+    heads = config.heads_per_layer
     if target.keep is not None:
         operations.check_layers(model, target.keep)
+        heads = [heads[layer] for layer in target.keep]
+    elif target.layers is not None:
+        heads = sorted(heads)[-target.layers :]  # those with the most, which may be the ones that stay
     if target.heads is not None:
         _check_heads(model, target.heads)
     if target.total_heads is not None:
-        _check_total_heads(model, target)
+        if hasattr(config, "num_key_value_heads"):
+            reason = f"{type(config).__name__} has one number of key-value heads; give heads, a number for every layer"
+            raise SlimError(reason, settings=["total_heads"])
+        if not len(heads) <= target.total_heads <= sum(heads):
+            reason = f"expected {len(heads)}..{sum(heads)} for {len(heads)} layers, got {target.total_heads}"
+            raise SlimError(reason, settings=["total_heads"])
 
 
 def _check_heads(model: LeanPreTrainedModel, wanted: int) -> None:
@@ -140,58 +127,42 @@ def _check_heads(model: LeanPreTrainedModel, wanted: int) -> None:
     heads = model.config.heads_per_layer
     grouped = operations.is_grouped(model)
     if wanted > min(heads) and (grouped or len(set(heads)) > 1):
-        why = ", since several heads share keys" if len(set(heads)) == 1 else f" for layers of {heads} heads"
+        why = ", since several heads share keys" if grouped else f" for layers of {heads} heads"
         raise SlimError(f"expected 1..{min(heads)}{why}, got {wanted}", settings=["heads"])
     groups = getattr(model.config, "num_key_value_heads", 1)
     if grouped and wanted % groups:
         raise SlimError(f"expected a multiple of num_key_value_heads={groups}, got {wanted}", settings=["heads"])
 
 
-def _check_total_heads(model: LeanPreTrainedModel, target: Target) -> None:
-    """Raises SlimError for a total that the layers which stay cannot share, or a family with equal layers only."""
-    heads = model.config.heads_per_layer
-    if target.keep is not None:
-        heads = [heads[layer] for layer in target.keep]
-    elif target.layers is not None:
-        heads = sorted(heads)[-target.layers :]  # those with the most, which may be the ones that stay
-    depth = len(heads)
-    if not depth <= target.total_heads <= sum(heads):
-        reason = f"expected {depth}..{sum(heads)} for {depth} layers, got {target.total_heads}"
-        raise SlimError(reason, settings=["total_heads"])
-    if hasattr(model.config, "num_key_value_heads"):
-        name = type(model.config).__name__
-        reason = f"{name} has one number of key-value heads; give heads, a number for every layer"
-        raise SlimError(reason, settings=["total_heads"])
-
-
+@dataclass
 class _Slimming:
     """The model so far, and its cuts.
 
-    Args:
-        choosing_reference: the source's output on the rows by which is chosen what goes.
-        held_out_reference: that on the rows on which the change of the output is recorded.
+    `choosing` is the source's output on the rows by which is chosen what goes; `held_out` that on the rows on which
+    the change of the output is recorded.
     """
 
-    def __init__(
-        self,
-        model: LeanPreTrainedModel,
-        choosing_reference: Reference,
-        held_out_reference: Reference,
-        progress: Progress,
-    ):
-        self.model = model
-        self.choosing_reference = choosing_reference
-        self.held_out_reference = held_out_reference
-        self.progress = progress
-        self.cuts: list[Cut] = []
+    model: LeanPreTrainedModel
+    choosing: Reference
+    held_out: Reference
+    progress: Progress
+    cuts: list[Cut] = field(default_factory=list)
 
     def record(self, part: str, before: object, after: object, rivals: dict[str, float] | None = None) -> None:
         """Notes a cut that was made."""
-        self.cuts.append(Cut(part, before, after, self.held_out_reference.change(self.model), rivals or {}))
+        self.cuts.append(Cut(part, before, after, self.held_out.change(self.model), rivals or {}))
 
-    def cut_layers(self, ranking: Sequence[LayerChoice]) -> None:
-        """Keeps the layers of the best choice; the next ones are its rivals."""
+    def cut_layers(self, target: Target) -> None:
+        """Keeps the layers that are named, or those of the best choice; the next ones are its rivals."""
         depth = self.model.config.num_hidden_layers
+        if target.keep is not None:
+            chosen = tuple(target.keep)
+            changes = measures.changes_by_layers(self.model, self.choosing, [chosen])
+            ranking = [LayerChoice(chosen, changes[chosen])]
+        elif target.layers is not None and target.layers < depth:
+            ranking = measures.rank_layers(self.model, self.choosing, target.layers, self.progress)
+        else:
+            return
         chosen = list(ranking[0].layers)
         if len(chosen) == depth:
             return
@@ -212,8 +183,8 @@ class _Slimming:
             self.model = operations.add_heads(self.model, target.heads - max(heads))
             self.record("heads", heads, self.model.config.heads_per_layer)
             return
-        means = measures.input_moments(self.model, self.choosing_reference.batches, "self_attn.o_proj").means
-        changes = measures.changes_by_head(self.model, self.choosing_reference, means, self.progress)
+        means = measures.input_moments(self.model, self.choosing.batches, "self_attn.o_proj").means
+        changes = measures.changes_by_head(self.model, self.choosing, means, self.progress)
         if total is None:
             kept = [_best_heads(self.model, index, of_heads, target.heads) for index, of_heads in enumerate(changes)]
         else:
@@ -231,7 +202,7 @@ class _Slimming:
         if wanted > width:
             self.model = operations.add_neurons(self.model, wanted - width)
         else:
-            moments = measures.input_moments(self.model, self.choosing_reference.batches, "mlp.fc2")
+            moments = measures.input_moments(self.model, self.choosing.batches, "mlp.fc2")
             scores = measures.variance_by_neuron(self.model, moments)
             kept = [sorted(of_neurons.topk(wanted).indices.tolist()) for of_neurons in scores]
             self.model, rivals = self.cut_as_zero_or_mean(operations.keep_neurons, kept, moments.means)
@@ -249,16 +220,8 @@ class _Slimming:
             "removed parts as zero": keep(self.model, kept, None),
             "as their mean": keep(self.model, kept, means),
         }
-        changes = {name: self.choosing_reference.change(model) for name, model in models.items()}
+        changes = {name: self.choosing.change(model) for name, model in models.items()}
         return models[min(changes, key=changes.get)], changes
-
-    def cut_head_dim(self, target: Target) -> None:
-        """Makes every head smaller, if the target says so."""
-        size = self.model.config.head_dim
-        if target.head_dim is None or target.head_dim == size:
-            return
-        self.model = operations.factor_heads(self.model, target.head_dim)
-        self.record("head_dim", size, target.head_dim)
 
 
 def share_heads(changes: list[torch.Tensor], total: int) -> list[list[int]]:

@@ -1,7 +1,7 @@
-"""A model in evaluation mode, or without unpadding, for a block of code; a module's class; the mean over tokens."""
+"""A model in evaluation mode, or without unpadding, for a block of code; what its first block reads; token means."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from transformers import PreTrainedModel
@@ -41,6 +41,30 @@ def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         config.unpad_inputs = True
+
+
+class AtFirstBlock(Exception):
+    """A forward pass has come to block 0: the rest of it is not needed."""
+
+
+def block_inputs(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, tuple, dict]:
+    """What block 0 reads of a batch: states (B, T, D), and what all blocks get beside them, without a cache.
+
+    By the model itself, for the families embed and mask each in their own way.
+    """
+    read = []
+
+    def stop(block: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        read.append((args[0], args[1:], kwargs | {"past_key_values": None}))
+        raise AtFirstBlock
+
+    handle = model.base_model.layers[0].register_forward_pre_hook(stop, with_kwargs=True)
+    try:
+        with without_unpadding(model), suppress(AtFirstBlock):
+            model.base_model(**batch)
+    finally:
+        handle.remove()
+    return read[0]
 
 
 def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

@@ -23,8 +23,7 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import RELATIVES, from_lean_config
-from modeling_leaner.planning.flops import training_flops
-from modeling_leaner.planning.memory import StepSetting
+from modeling_leaner.planning.costs import StepSetting, training_flops
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import load_config, modality_of
 from modeling_leaner.support.files import free_path, write_new

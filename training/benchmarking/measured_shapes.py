@@ -15,7 +15,7 @@ import transformers
 from torch.profiler import ProfilerActivity, profile
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.planning.memory import StepSetting, scored_rows
+from modeling_leaner.planning.costs import StepSetting, scored_rows
 from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
 
 
@@ -95,7 +95,7 @@ def added_at_peak(step: Callable[[], None], device: torch.device) -> int:
 class Bench:
     """One shape, built, with its optimiser and two batches: the step's, and one item for latency.
 
-    AdamW is PyTorch's, not fused, whose temporary tensors `planning/memory.py` counts.
+    AdamW is PyTorch's, not fused, whose temporary tensors `planning/costs.py` counts.
     """
 
     def __init__(self, config: LeanConfig, setting: StepSetting):

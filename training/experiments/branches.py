@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.planning.flops import training_flops
+from modeling_leaner.planning.costs import training_flops
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
 from modeling_leaner.support.documents import read_json, write_json

@@ -68,7 +68,7 @@ SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tunin
 MAY_GROW = ("shapes", "seeds", "learning_rates", "cuts")
 MAY_CHANGE = "baseline output_dir beside publish data data_files hub length unsound_tuning seeds_of".split()
 
-CUT_KEYS = ("layers", "keep", "heads", "total_heads", "head_dim", "intermediate_size")  # of `slim.Target`
+CUT_KEYS = ("layers", "keep", "heads", "total_heads", "intermediate_size")  # of `slim.Target`
 
 
 class GridError(ValueError):

@@ -10,7 +10,7 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from transformers import AutoConfig, GenerationConfig
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
-from modeling_leaner.planning.units import human_bytes
+from modeling_leaner.planning.costs import human_bytes
 from modeling_leaner.source_files import TOKENIZER_FILES, check_vocabulary
 from modeling_leaner.support.documents import naming, read_json, read_text
 from modeling_leaner.support.files import sha256

@@ -5,9 +5,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from modeling_leaner.conversion import load_lean
-from modeling_leaner.exporting.files import ONNX_FILE, ONNX_INT8_FILE, load_onnx
-from modeling_leaner.exporting.graph import ExportableModel
-from modeling_leaner.exporting.parity import IN_FLOAT32, IN_INT8, compare
+from modeling_leaner.exporting import (
+    IN_FLOAT32,
+    IN_INT8,
+    ONNX_FILE,
+    ONNX_INT8_FILE,
+    ExportableModel,
+    compare,
+    load_onnx,
+)
 from modeling_leaner.support.terminal import plural
 
 

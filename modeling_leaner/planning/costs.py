@@ -1,20 +1,73 @@
-"""Memory of the tensors of one training step, by arithmetic: what is held throughout, and what a backward pass needs.
+"""What a shape costs, by arithmetic: FLOPs of a training step, the memory of its tensors, and how numbers are written.
 
-Assumed: one dtype for weights, gradients, AdamW's two states and activations (no autocast), the family's pretraining
-head, gradients dropped before the step (`zero_grad`), no checkpointing. The allocator's slack, the libraries and the
-process itself are not counted. Measured against a CPU; what an accelerator keeps differs as each line says.
+The memory assumes one dtype for weights, gradients, AdamW's two states and activations (no autocast), the family's
+pretraining head, gradients dropped before the step (`zero_grad`), and no checkpointing. The allocator's slack, the
+libraries and the process itself are not counted.
 """
 
+import re
 from dataclasses import dataclass
 
 import torch
 
 from ..configuration_leaner import LeanConfig
-from .flops import MASKED_SHARE
-from .units import BYTES
 
 
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a value
+MASKED_SHARE = 0.15  # of the tokens, whose vocabulary scores LeanBERT computes (Devlin et al. 2018, section 3.1)
 MASK_BYTES = 1  # that dropout keeps for a value
+
+NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-z]*)\s*")
+COUNTS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+SIZES = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+SECONDS = {"S": 1, "MS": 1e-3, "US": 1e-6}
+UNITS = {"": (COUNTS, "30M, 1.5G or 2e9"), "B": (SIZES, "8GB or 512MiB"), "s": (SECONDS, "5ms or 0.1s")}
+MOST = 1e18  # beyond which the arithmetic overflows
+
+
+def parse_size(flag: str, text: str, symbol: str = "") -> float:
+    """A number with a unit: `symbol` is `""` for counts (K, M, G or B, T), `"B"` for bytes, `"s"` for seconds.
+
+    Raises ValueError, naming the flag, for another unit, no number, nothing above 0, or more than 1e18.
+    """
+    factors, examples = UNITS[symbol]
+    match = NUMBER.fullmatch(text)
+    if match and match[2].upper() in factors and 0 < float(match[1]) * factors[match[2].upper()] <= MOST:
+        return float(match[1]) * factors[match[2].upper()]
+    raise ValueError(f"{flag} {text}: expected a number above 0, up to {MOST:g}, with a unit, as {examples}")
+
+
+def human(value: float) -> str:
+    """Three digits and K, M, G or T."""
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"), (1, "")):
+        if value >= 999.5 * factor:  # three digits would round to 1e+03
+            return f"{value / factor:.0f}{letter}"
+        if value >= factor:
+            return f"{value / factor:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def human_count(value: float) -> str:
+    """As `human`, with B for 1e9: parameters are counted in billions."""
+    return human(value).replace("G", "B")
+
+
+def human_bytes(value: float) -> str:
+    """As `human`, in bytes."""
+    return human(value) + "B"
+
+
+def training_flops(
+    config: LeanConfig, length: int | None = None, head: str | None = None, masked_share: float = MASKED_SHARE
+) -> int:
+    """FLOPs of a training step on one sequence or image; a masked language model scores its masked tokens alone.
+
+    `head` is one of `task_heads`, by default that of pretraining; without `length`, that of the longest sequence.
+    """
+    head_tokens = None
+    if (head or config.task_heads[0]) == "ForMaskedLM":
+        head_tokens = round(masked_share * (length or config.default_length))
+    return config.count_flops(length, head, head_tokens).training_step
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,438 @@
+"""`leaner export`: a model as a file that runs without this package: an ONNX graph, or a program of torch.export.
+
+The graph is traced once for any number of rows and any length, and compared with the model at other sizes. Names are
+those of transformers and, for a key-value cache, of ONNX files on the Hub: `past_key_values.0.key` goes in,
+`present.0.key` comes out. transformers.exporters, which is experimental, gives caches and free sizes other names.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+from transformers import GenerationMixin
+from transformers.cache_utils import Cache, DynamicCache
+
+from .conversion import load_lean
+from .layers_leaner import LeanPreTrainedModel
+from .source_files import check_vocabulary, load_processors
+from .support.documents import write_json
+from .support.files import whole_folder
+
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+
+ONNX_FILE = "onnx/model.onnx"  # the names that transformers.js, fastembed and TEI read
+ONNX_INT8_FILE = "onnx/model_quantized.onnx"
+TORCH_FILE = "model.pt2"
+PARITY_FILE = "parity.json"  # not export.json, which transformers.exporters writes
+LARGEST_FILE = 1_900_000_000  # bytes of weights in an ONNX file, which protobuf ends at 2 GB; more lie beside it
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+CACHE = "past_key_values"
+CHOICES = 3  # of made-up inputs for multiple choice
+PADDED = 2  # tokens of a made-up row
+# The largest difference that a file may have, as in Parity:
+IN_FLOAT32 = 1e-3  # rounding gives 1e-6, a mask or a cache that is ignored more than 1e-2
+IN_INT8 = 0.2  # of the published models 0.15 at most, 0.02 in the middle
+RANKS_BY_TOKEN = {"last_hidden_state": 3, "hidden_states": 3, "logits": 3, "start_logits": 2, "end_logits": 2}
+
+Inputs = dict[str, torch.Tensor | list[torch.Tensor]]
+Forward = Callable[[Inputs], dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of inputs: rows, tokens of each row, and tokens that a cache holds already."""
+
+    rows: int
+    length: int
+    past: int = 0
+
+
+TRACED = Size(rows=2, length=7, past=5)
+COMPARED = (Size(rows=3, length=20, past=11), Size(rows=1, length=6), Size(rows=1, length=1, past=9))
+
+
+# The graph
+
+
+class ExportableModel(nn.Module):
+    """A model whose inputs and outputs are tensors alone; those of its cache are a list, layer by layer.
+
+    `keeps_cache`: keys and values of earlier tokens go in and come out. `reads_choices`: inputs are (B, C, T), every
+    choice a text. `reads_token_types`: a token says to which of two texts it belongs.
+    """
+
+    def __init__(self, model: LeanPreTrainedModel):
+        super().__init__()
+        self.model = model.eval()
+        self.keeps_cache = isinstance(model, GenerationMixin)
+        self.reads_images = model.main_input_name == "pixel_values"
+        self.reads_choices = type(model).__name__.endswith("ForMultipleChoice")
+        self.reads_token_types = hasattr(model.config, "type_vocab_size")
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: list[torch.Tensor] | None = None,
+        pixel_values: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The model's outputs by name."""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if pixel_values is not None:
+            inputs = {"pixel_values": pixel_values}
+        elif token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        if past_key_values is not None:
+            cache = DynamicCache(config=self.model.config)
+            for index, (key, value) in enumerate(zip(past_key_values[::2], past_key_values[1::2])):
+                cache.update(key, value, index)
+            inputs |= {"position_ids": position_ids, CACHE: cache, "use_cache": True}
+        elif not self.keeps_cache and hasattr(self.model.config, "use_cache"):
+            inputs["use_cache"] = False  # else a decoder gives out a cache that no input takes
+        named = {}
+        for name, value in self.model(**inputs).items():
+            if isinstance(value, Cache):
+                for index, layer in enumerate(value.layers):
+                    named |= {f"present.{index}.key": layer.keys, f"present.{index}.value": layer.values}
+            elif isinstance(value, tuple):
+                named |= {f"{name}.{index}": tensor for index, tensor in enumerate(value)}
+            else:
+                named[name] = value
+        return named
+
+
+def flattened(inputs: Inputs) -> dict[str, torch.Tensor]:
+    """Inputs by the names that an ONNX graph has for them."""
+    named = {name: value for name, value in inputs.items() if name != CACHE}
+    for index, tensor in enumerate(inputs.get(CACHE, [])):
+        named[f"{CACHE}.{index // 2}.{('key', 'value')[index % 2]}"] = tensor
+    return named
+
+
+def make_inputs(exportable: ExportableModel, size: Size = TRACED, seed: int = 0) -> Inputs:
+    """Random inputs; of several rows of text the last is padded, on the left if the model continues texts.
+
+    A past counts only for a model that keeps a cache: random keys and values (B, K, past, d), layer by layer.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    config = exportable.model.config
+    if exportable.reads_images:
+        shape = (size.rows, config.num_channels, *config.image_shape)
+        return {"pixel_values": torch.randn(shape, generator=generator)}
+    past = size.past if exportable.keeps_cache else 0
+    shape = (size.rows, size.length)
+    if exportable.reads_choices:
+        shape = (size.rows, CHOICES, size.length)
+    mask = torch.ones(*shape[:-1], past + size.length, dtype=torch.long)
+    if size.rows > 1 and mask.shape[-1] > PADDED and not exportable.reads_choices:
+        mask[-1, slice(PADDED) if exportable.keeps_cache else slice(-PADDED, None)] = 0
+    inputs = {"input_ids": torch.randint(config.vocab_size, shape, generator=generator), "attention_mask": mask}
+    if exportable.keeps_cache:
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        inputs["position_ids"] = positions[:, past:].clone()  # a view would be part of what is traced
+        inputs[CACHE] = [
+            torch.randn(size.rows, heads, past, config.head_dim, generator=generator)
+            for heads in config.key_value_heads_per_layer
+            for _ in ("key", "value")
+        ]
+    elif exportable.reads_token_types:
+        inputs["token_type_ids"] = torch.randint(config.type_vocab_size, shape, generator=generator)
+    return inputs
+
+
+def dynamic_axes(exportable: ExportableModel) -> dict[str, dict[int, str]]:
+    """The axes of each input that may have any size, with the name of that size."""
+    if exportable.reads_images:
+        return {"pixel_values": {0: "batch"}}
+    tokens = {0: "batch", 1: "length"}
+    if exportable.reads_choices:
+        tokens = {0: "batch", 1: "choices", 2: "length"}
+    axes = {"input_ids": tokens, "attention_mask": tokens}
+    if exportable.keeps_cache:
+        axes["attention_mask"] = {0: "batch", 1: "past + length"}
+        axes["position_ids"] = tokens
+        axes[CACHE] = {0: "batch", 2: "past"}
+    elif exportable.reads_token_types:
+        axes["token_type_ids"] = tokens
+    return axes
+
+
+def trace(exportable: ExportableModel) -> ExportedProgram:
+    """The graph as torch.export records it, without the places in source files that it keeps of each operation."""
+    inputs = make_inputs(exportable)
+    shapes = {}
+    for name, axes in dynamic_axes(exportable).items():
+        free = dict.fromkeys(axes, Dim.DYNAMIC)
+        shapes[name] = [free for _ in inputs[CACHE]] if name == CACHE else free
+    with torch.no_grad():
+        program = torch.export.export(exportable, (), inputs, dynamic_shapes=shapes)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # with paths of this machine
+    return program
+
+
+# Files, written and run as users run them
+
+
+@contextmanager
+def without_remarks() -> Iterator[None]:
+    """Exporters remark on their own insides through warnings and the log; errors are raised all the same."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def write_torch(exportable: ExportableModel, path: Path) -> None:
+    """A program of torch.export, which `torch.export.load` reads."""
+    with without_remarks():
+        torch.export.save(trace(exportable), path)
+
+
+def load_torch(path: Path) -> Forward:
+    """A file of torch.export, ready to run."""
+    with without_remarks():
+        program = torch.export.load(path).module()
+    return lambda inputs: program(**inputs)
+
+
+def write_onnx(exportable: ExportableModel, path: Path) -> None:
+    """An ONNX graph with named axes, and without the places in source files that torch notes at every node."""
+    with without_remarks():
+        import onnx_ir
+
+        inputs = list(flattened(make_inputs(exportable)))
+        outputs = output_names(exportable)
+        model = torch.onnx.export(
+            trace(exportable), input_names=inputs, output_names=outputs, dynamo=True, verbose=False
+        ).model
+        name_axes(model, exportable)
+        graph = model.graph
+        nodes = list(graph.all_nodes())
+        values = [value for node in nodes for value in node.outputs]
+        for part in (model, graph, *nodes, *values, *graph.inputs, *graph.initializers.values()):
+            part.metadata_props.clear()
+        size = sum(weight.nbytes for weight in exportable.model.parameters())
+        onnx_ir.save(model, path, external_data=f"{path.name}.data" if size > LARGEST_FILE else None)
+
+
+def output_names(exportable: ExportableModel) -> list[str]:
+    """The names of a graph's outputs, in order."""
+    with torch.inference_mode():
+        return list(exportable(**make_inputs(exportable)))
+
+
+def name_axes(onnx_model: "onnx_ir.Model", exportable: ExportableModel) -> None:
+    """Gives the free axes of inputs and outputs, which torch numbers, the names of `dynamic_axes`."""
+    import onnx_ir
+
+    names = {}
+    axes = dynamic_axes(exportable)
+    for value in onnx_model.graph.inputs:
+        for axis, name in axes[value.name.partition(".")[0]].items():
+            names.setdefault(str(value.shape[axis]), name)
+            value.shape[axis] = onnx_ir.SymbolicDim(name)
+    for value in onnx_model.graph.outputs:
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, onnx_ir.SymbolicDim):
+                total = "past + length" if value.name.startswith("present.") else str(size)
+                value.shape[axis] = onnx_ir.SymbolicDim(names.get(str(size), total))
+
+
+def write_onnx_int8(whole: Path, path: Path) -> None:
+    """The graph in `whole` with weights as 8-bit integers.
+
+    Matrices: int8, a scale a column, 7 of the bits (x86 processors without VNNI add products of 8 bits in 16, which
+    overflows). Embeddings: uint8, one scale for the table. Activations are rounded as they come: onnxruntime's dynamic
+    quantisation, which needs no data.
+    """
+    with without_remarks():
+        import onnx
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        model = onnx.load(whole)
+        weights = {tensor.name for tensor in model.graph.initializer}
+        # The shapes that torch notes of weights, too, would contradict those of the integers.
+        shapes = [value for value in model.graph.value_info if value.name not in weights]
+        del model.graph.value_info[:]
+        model.graph.value_info.extend(shapes)
+        quantize_dynamic(
+            model,
+            path,
+            op_types_to_quantize=["MatMul", "Gather"],
+            per_channel=True,
+            reduce_range=True,
+            weight_type=QuantType.QInt8,
+            use_external_data_format=whole.with_name(f"{whole.name}.data").exists(),
+        )
+
+
+def load_onnx(path: Path) -> Forward:
+    """An ONNX file in onnxruntime on the CPU, with as many threads as PyTorch has."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # errors
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(inputs: Inputs) -> dict[str, torch.Tensor]:
+        arrays = {name: tensor.numpy() for name, tensor in flattened(inputs).items()}
+        return dict(zip(names, map(torch.from_numpy, session.run(names, arrays))))
+
+    return run
+
+
+# The comparison
+
+
+@dataclass(frozen=True)
+class Parity:
+    """`difference`: the largest, over the largest magnitude of the same output. `cosine`: of whole outputs, the
+    smallest. `same_choice`: the share of largest logits that are the same; None without logits to choose from."""
+
+    difference: float
+    cosine: float
+    same_choice: float | None
+
+
+def compared_sizes(exportable: ExportableModel) -> list[Size]:
+    """Of the inputs that are compared: `COMPARED`, none longer than the model reads."""
+    most = getattr(exportable.model.config, "max_position_embeddings", None)
+    if most is None:
+        return list(COMPARED)
+    sizes = []
+    for size in COMPARED:
+        past = min(size.past, most // 2) if exportable.keeps_cache else 0
+        sizes.append(Size(size.rows, min(size.length, most - past), past))
+    return sizes
+
+
+def without_padding(name: str, output: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+    """The part of an output that means something: nothing at padding.
+
+    An output has a place for each token, (B, T, ...), by its name and rank: logits (B, num_labels) are of whole rows.
+    """
+    mask = inputs.get("attention_mask")
+    if mask is None or mask.ndim > 2:
+        return output
+    if name.startswith("present."):
+        return output[mask.all(dim=1)]
+    if RANKS_BY_TOKEN.get(name.partition(".")[0]) != output.ndim:  # hidden_states.0, a layer each
+        return output
+    return output[mask[:, -inputs["input_ids"].shape[1] :].bool()]
+
+
+@torch.inference_mode()
+def compare(exportable: ExportableModel, run: Forward) -> Parity:
+    """Runs both on made-up inputs of `compared_sizes`, without what lies at padding.
+
+    Raises KeyError for an output that the file lacks.
+    """
+    largest = 0.0
+    cosine = 1.0
+    same = []
+    for seed, size in enumerate(compared_sizes(exportable), start=1):
+        inputs = make_inputs(exportable, size, seed)
+        given = run(inputs)
+        for name, expected in exportable(**inputs).items():
+            wanted = without_padding(name, expected, inputs)
+            got = without_padding(name, given[name], inputs)
+            if wanted.numel() == 0:
+                continue
+            distance = (got - wanted).abs().max() / wanted.abs().max().clamp(min=torch.finfo(wanted.dtype).tiny)
+            largest = max(largest, distance.nan_to_num(nan=torch.inf).item())
+            alike = torch.cosine_similarity(got.double().flatten(), wanted.double().flatten(), dim=0)
+            cosine = min(cosine, alike.nan_to_num(nan=-1.0).item())
+            if name == "logits" and wanted.shape[-1] > 1:
+                same.append((got.argmax(-1) == wanted.argmax(-1)).flatten())
+    return Parity(largest, cosine, torch.cat(same).float().mean().item() if same else None)
+
+
+# The command
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, its bytes, and how far its outputs are from the model's."""
+
+    file: str
+    bytes: int
+    parity: Parity
+
+
+def compared(exportable: ExportableModel, load: Callable[[Path], Forward], folder: Path, file: str) -> Exported:
+    """A file that was written, compared with the model; its bytes with those of large weights beside it."""
+    path = folder / file
+    size = sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))
+    return Exported(file, size, compare(exportable, load(path)))
+
+
+def export(kind: str, source: str, output: Path, int8: bool = True) -> list[Exported]:
+    """Writes a checkpoint to a new folder as `kind`, "onnx" (with `int8` in 8 bits, too) or "torch".
+
+    The folder has the configuration, tokenizer or image processor, and `PARITY_FILE`, too; it is whole or absent.
+
+    Raises:
+        ValueError: packages are missing, or the file's outputs are not the model's.
+    """
+    missing = [name for name in ONNX_PACKAGES if kind == "onnx" and find_spec(name) is None]
+    if missing:
+        raise ValueError(f"onnx: needs packages that are not installed: pip install {' '.join(missing)}")
+    exportable = ExportableModel(load_lean(source).float())
+    processors = load_processors(source)
+    check_vocabulary(source, processors, getattr(exportable.model.config, "vocab_size", None))
+    file, write, load = (TORCH_FILE, write_torch, load_torch)
+    if kind == "onnx":
+        file, write, load = (ONNX_FILE, write_onnx, load_onnx)
+    with whole_folder(output) as folder:
+        (folder / file).parent.mkdir(parents=True)
+        write(exportable, folder / file)
+        exported = [compared(exportable, load, folder, file)]
+        difference = exported[0].parity.difference
+        if difference > IN_FLOAT32:
+            raise ValueError(f"{source}: its {kind} file differs from it by {difference:.1e}; not kept")
+        if kind == "onnx" and int8:
+            write_onnx_int8(folder / ONNX_FILE, folder / ONNX_INT8_FILE)
+            exported.append(compared(exportable, load_onnx, folder, ONNX_INT8_FILE))
+        config = json.loads(exportable.model.config.to_json_string())
+        config.pop("auto_map", None)  # names files of code, which are not there
+        write_json(folder / "config.json", config)
+        for processor in processors:
+            processor.save_pretrained(folder)
+        write_json(folder / PARITY_FILE, document(exportable, exported))
+    return exported
+
+
+def document(exportable: ExportableModel, exported: list[Exported]) -> dict[str, object]:
+    """What parity.json holds; shapes of inputs have names instead of free sizes."""
+    axes = dynamic_axes(exportable)
+    inputs = {}
+    for name, tensor in flattened(make_inputs(exportable)).items():
+        free = axes[name.partition(".")[0]]
+        inputs[name] = [free.get(axis, size) for axis, size in enumerate(tensor.shape)]
+    return {
+        "architecture": type(exportable.model).__name__,
+        "inputs": inputs,
+        "outputs": output_names(exportable),
+        "files": [{"file": each.file, "bytes": each.bytes, **asdict(each.parity)} for each in exported],
+    }
