@@ -35,10 +35,11 @@ from modeling_leaner.transfer import (
 from ..records.results import RESULTS
 from ..running.loading import read_tokenizer
 from ..settings.yaml_files import MOST_BYTES, load_yaml
-from .code_copies import check_code, check_links
 from .folders import (
     CARDS,
     UNREADABLE,
+    check_code,
+    check_links,
     check_tensor_shapes,
     check_there,
     published_folders,
