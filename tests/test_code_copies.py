@@ -124,6 +124,7 @@ def test_tampered_code_is_named_and_never_runs(folder, name, monkeypatch, capsys
     tamper, message = TAMPERINGS[name]
     tamper(folder)
     with pytest.raises(ValueError, match=message):
+        folders.check_links(folder)
         folders.check_code(folder)
 
     def loaded(*arguments, **options):
@@ -149,6 +150,7 @@ def test_a_folder_of_the_hubs_cache_is_made_of_links(folder):
         if path.is_file():
             shutil.copyfile(path, repository / "blobs" / path.name)
             (snapshot / path.name).symlink_to(Path("../../blobs") / path.name)
+    folders.check_links(snapshot)
     folders.check_code(snapshot)
     append(repository / "blobs", "layers_leaner.py", EVIL)
     with pytest.raises(ValueError, match="layers_leaner.py: differs"):

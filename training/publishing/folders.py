@@ -217,12 +217,11 @@ def check_code(folder: Path) -> None:
     """Checks, by reading alone, that loading the folder with `trust_remote_code=True` runs the package's code only.
 
     Raises:
-        ValueError: a code file that differs from the package's, is missing, is a link, or is not the package's; an
+        ValueError: a code file that differs from the package's, is missing, or is not the package's; an
             `auto_map` that points elsewhere; a key of config.json that no model of the family writes. Named.
     """
     config_class = config_class_of(folder)
     expected = code_files(config_class)
-    check_links(folder)
     for path in sorted(filter(is_code, folder.rglob("*"))):
         if path.parent != folder or path.name not in expected:
             raise ValueError(f"{path}: not a file of a published folder: modeling_leaner has no such code")

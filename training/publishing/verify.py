@@ -18,7 +18,7 @@ from ..running.run_folder import RECIPE
 from ..settings.command_line import copy_options
 from ..settings.yaml_files import read_yaml
 from .cards import render
-from .folders import CARDS, check_code, check_there, published_folders, results_in
+from .folders import CARDS, check_code, check_links, check_there, published_folders, results_in
 from .recompute import check_metrics, metrics_of
 from .verify_encoder import PARENT, verify_encoder
 
@@ -49,6 +49,7 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
         ValueError: one line that names file and field of what does not hold.
     """
     check_there(folder)
+    check_links(folder)
     check_code(folder)  # before anything of the folder is loaded, let alone run
     files, results = render(folder)
     if not isinstance(results, PublishedResults | PublishedEncoder):
