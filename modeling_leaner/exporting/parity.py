@@ -10,7 +10,6 @@ from .graph import ExportableModel, Inputs, Size, longest, make_inputs
 
 # The largest difference that a file may have, as in Parity:
 IN_FLOAT32 = 1e-3  # rounding gives 1e-6, a mask or a cache that is ignored more than 1e-2
-IN_INT8 = 0.2  # of the published models 0.15 at most, 0.02 in the middle
 RANKS_BY_TOKEN = {"last_hidden_state": 3, "hidden_states": 3, "logits": 3, "start_logits": 2, "end_logits": 2}
 SIZES = (Size(rows=3, length=20, past=11), Size(rows=1, length=6), Size(rows=1, length=1, past=9))
 

@@ -4,10 +4,9 @@ import re
 import tempfile
 from pathlib import Path
 
-import yaml
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
 from modeling_leaner.source_files import TOKENIZER_FILES, check_vocabulary
@@ -118,18 +117,11 @@ def check_model(folder: Path, files: Contents) -> None:
     check_tensor_shapes(folder, names[0], config)
 
 
-def check_files_beside(folder: Path, files: Contents) -> None:
-    """Raises ValueError if a file beside model and card cannot be read, or holds a secret."""
-    for name in files:
-        if name.endswith(".yaml"):
-            with naming(folder / name, (*UNREADABLE, yaml.YAMLError)):
-                load_yaml(read_text(folder / name, MOST_BYTES))
+def check_texts(folder: Path, files: Contents) -> None:
+    """Raises ValueError if the tokenizer cannot be read or has too many tokens, or a text holds a secret."""
     if not TOKENIZER_FILES.isdisjoint(files):
         tokenizer = read_tokenizer(str(folder))
         check_vocabulary(str(folder), [tokenizer], read_json(folder / "config.json").get("vocab_size"))
-    if "generation_config.json" in files:
-        with naming(folder / "generation_config.json", (*UNREADABLE, TypeError)):
-            GenerationConfig.from_pretrained(folder).validate(strict=True)
     for name, content in files.items():
         if not name.endswith(TEXT_FILES) or name in TOKENIZER_FILES:
             continue
@@ -157,7 +149,7 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     read_card(folder)
     files = contents(folder, repository)
     check_model(folder, files)
-    check_files_beside(folder, files)
+    check_texts(folder, files)
     if (folder / RESULTS).is_file():
         expected = getattr(results_in(folder / RESULTS), "weights_sha256", None)
         if expected is not None and sha256(folder / WEIGHTS) != expected:
