@@ -389,12 +389,15 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
     assert here.requests == []
 
 
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 PLAIN = {
-    "bert": lambda: transformers.BertModel(transformers.BertConfig(100, 32, 2, 2, 64)),
+    "bert": lambda: transformers.BertModel(transformers.BertConfig(**SMALL, vocab_size=100)),
     "vit": lambda: transformers.ViTForImageClassification(
-        transformers.ViTConfig(32, 2, 2, 64, image_size=16, patch_size=8)
+        transformers.ViTConfig(**SMALL, image_size=16, patch_size=8)
     ),
-    "gpt": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(100, 32, 32, 2, 2)),
+    "gpt": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=100, n_positions=32, n_embd=32, n_layer=2, n_head=2)
+    ),
 }
 
 

@@ -147,29 +147,6 @@ def checked_evidence(results: GridResults) -> Evidence:
     return gather(results)
 
 
-def branches(grid: Grid, shape: str, rate: float, evidence: Evidence) -> list[dict[str, object]] | None:
-    """The value and the hash of the weights of each branch of the first seed; None for a grid without branches.
-
-    Only the weights of the longest branch have to be there; the hash of others is None if they are gone.
-
-    Raises:
-        ValueError: a branch has not finished.
-    """
-    if evidence.curves is None:
-        return None
-    seed = grid.seeds[0]
-    described = []
-    for budget in evidence.curves:
-        folder = reported(grid, shape, seed, rate, budget.branch).folder(grid)
-        value = budget.cell(shape).values.get(str(seed))
-        if value is None:
-            raise ValueError(f"{grid.path('results.csv')}: no finished run {folder.name}")
-        weights = folder / WEIGHTS
-        held = sha256(weights) if weights.is_file() else None
-        described.append({"tokens": budget.branch, "value": value, "weights_sha256": held})
-    return described
-
-
 def slim_options(target: Mapping[str, object], record: Mapping[str, object]) -> list[str]:
     """The options of `leaner slim` for a cut of a grid; the layers by number, as its slim.json records them."""
     layers = cut_of_layers(record)
@@ -250,7 +227,6 @@ def results_of_cell(
         "evidence": evidence.document(),
         "continuations": continuations_of(folder, options),
         "cut_parent": parent,
-        "branches": branches(grid, shape, results.learning_rate, evidence),
         "grid_folder": grid_folder(grid),
     }
     return checked(PublishedResults, published, file)
@@ -291,8 +267,6 @@ def renew(loaded: GridResults, shape: str, license: str | None = None) -> Path:
     grid = loaded.grid
     target = CARDS / grid.publish[shape]
     results = read_target(target, grid, shape)
-    if grid.branches is not None and results.branches is None:
-        raise ValueError(f"{target}: published without the budgets of its run; leaner publish GRID.yaml --replace")
     fresh = {
         "partners": grid.partners(shape),
         "evidence": checked_evidence(loaded),

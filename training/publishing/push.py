@@ -167,7 +167,7 @@ def print_plan(folder: Path, repository: str, files: Contents, remote: Remote | 
     if remote is None:
         where = "not known what it has"
     elif remote.sha is not None:
-        where = f"{'a new branch of main' if remote.lacks_branch else 'now'}, at {remote.sha[:12]}"
+        where = f"{'a new branch of main,' if remote.lacks_branch else 'now'} at {remote.sha[:12]}"
     print(f"{folder} → {repository} ({where})")
     for name, content in sorted(files.items()):
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
