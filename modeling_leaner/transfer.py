@@ -1,12 +1,10 @@
 """A model's way to the Hub and back: what may leave this machine, one commit for all of it, whole folders only."""
 
-import hashlib
-import io
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
@@ -20,7 +18,6 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.utils import validate_repo_id
-from huggingface_hub.utils.sha import git_hash
 
 from .support.documents import read_text
 
@@ -58,13 +55,13 @@ class Remote:
 
     Args:
         sha: its newest commit; None where there is no repository.
-        hashes: of each of its files, by path: SHA-256 of a large file (LFS), else SHA-1 of git's blob.
+        files: the paths of its files.
         lacks_branch: the branch that was asked for is not there; it begins at main.
         is_public: whoever asks sees it.
     """
 
     sha: str | None = None
-    hashes: Mapping[str, str] = field(default_factory=dict)
+    files: frozenset[str] = frozenset()
     lacks_branch: bool = False
     is_public: bool = False
 
@@ -199,21 +196,6 @@ def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
     return files
 
 
-def size_of(content: Path | bytes) -> int:
-    """The size of a file, or of its content, in bytes."""
-    if isinstance(content, bytes):
-        return len(content)
-    return content.stat().st_size
-
-
-def same(content: Path | bytes, remote_hash: str) -> bool:
-    """Whether a file is the one with the Hub's hash, one of `Remote.hashes`."""
-    with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as file:
-        if len(remote_hash) == 64:
-            return hashlib.file_digest(file, "sha256").hexdigest() == remote_hash
-        return git_hash(file.read()) == remote_hash
-
-
 def check_branch(name: str | None) -> None:
     """Raises ValueError for what cannot be the name of a branch; None is main."""
     if name is not None and re.fullmatch(r"(?![0-9a-f]{40}$)\w[\w./-]*", name) is None:
@@ -228,18 +210,18 @@ def remote_of(repository: str, revision: str | None = None) -> Remote:
     """
     with hub_errors(repository):
         try:
-            info = HfApi().model_info(repository, revision=revision, files_metadata=True)
+            info = HfApi().model_info(repository, revision=revision)
         except RepositoryNotFoundError:
             return Remote(lacks_branch=revision is not None)
         except RevisionNotFoundError:
             return replace(remote_of(repository), lacks_branch=True)
-    hashes = {file.rfilename: file.lfs.sha256 if file.lfs else file.blob_id for file in info.siblings}
-    return Remote(info.sha, hashes, is_public=not info.private)
+    files = frozenset(file.rfilename for file in info.siblings)
+    return Remote(info.sha, files, is_public=not info.private)
 
 
 def deleted(files: Mapping[str, Path | bytes], remote: Remote) -> list[str]:
     """The files of the repository that the folder does not have."""
-    return sorted(remote.hashes.keys() - files.keys() - set(REMAINS))
+    return sorted(remote.files - files.keys() - set(REMAINS))
 
 
 def commit(

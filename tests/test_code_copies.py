@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import leaner
-from modeling_leaner.training.publishing import code_copies, stranger, verify, verify_weights
-from modeling_leaner.training.running.environment import git
+from modeling_leaner.training.publishing import folders, recompute, verify
 
 from modeling_leaner import LeanBERTConfig
 
@@ -20,15 +19,7 @@ PUBLISHED = ROOT / "model_cards" / "leanbert-lean-mini-sst2"
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_published_copies_are_those_of_the_package(folder):
     """Where this fails, the package has gone on: leaner publish renews the copies."""
-    code_copies.check_code(folder)
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_git_shows_the_copies_as_generated(folder):
-    for path in folder.glob("*.py"):
-        name = str(path.relative_to(ROOT))
-        shown = git(ROOT, "check-attr", "linguist-generated", "--", name)
-        assert shown == f"{name}: linguist-generated: set"
+    folders.check_code(folder)
 
 
 @pytest.fixture
@@ -36,8 +27,8 @@ def folder(tmp_path):
     """A copy of a published folder with the package's code, to be tampered with; its weights are not needed."""
     copy = tmp_path / "cards" / PUBLISHED.name
     shutil.copytree(PUBLISHED, copy, ignore=shutil.ignore_patterns("*.safetensors", "*.png", "README.md"))
-    code_copies.renew_code(copy)
-    code_copies.check_code(copy)
+    folders.renew_code(copy)
+    folders.check_code(copy)
     return copy
 
 
@@ -85,7 +76,7 @@ TAMPERINGS = {
         "layers_leaner.py: a link to .*outside.py, expected a file of this folder",
     ),
     "a link to the same code": (
-        lambda folder: link(folder, "layers_leaner.py", code_copies.PACKAGE / "layers_leaner.py"),
+        lambda folder: link(folder, "layers_leaner.py", folders.PACKAGE / "layers_leaner.py"),
         "layers_leaner.py: a link to",
     ),
     "a linked folder": (lambda folder: link(folder, "sub", folder.parent), "sub: a link to"),
@@ -133,15 +124,16 @@ def test_tampered_code_is_named_and_never_runs(folder, name, monkeypatch, capsys
     tamper, message = TAMPERINGS[name]
     tamper(folder)
     with pytest.raises(ValueError, match=message):
-        code_copies.check_code(folder)
+        folders.check_links(folder)
+        folders.check_code(folder)
 
     def loaded(*arguments, **options):
         raise AssertionError("something of the folder was loaded before its code was compared")
 
-    for step in ("render", "metrics_of", "check_files"):
+    for step in ("render", "metrics_of"):
         monkeypatch.setattr(verify, step, loaded)
-    monkeypatch.setattr(verify_weights, "prepare_evaluation", loaded)
-    monkeypatch.setattr(stranger.subprocess, "run", loaded)
+    monkeypatch.setattr(recompute, "prepare_evaluation", loaded)
+    monkeypatch.setattr(recompute.subprocess, "run", loaded)
     with pytest.raises(SystemExit, match="1 of 1 failed"):
         leaner("verify", folder)
     assert "FAILED" in capsys.readouterr().err
@@ -158,28 +150,16 @@ def test_a_folder_of_the_hubs_cache_is_made_of_links(folder):
         if path.is_file():
             shutil.copyfile(path, repository / "blobs" / path.name)
             (snapshot / path.name).symlink_to(Path("../../blobs") / path.name)
-    code_copies.check_code(snapshot)
+    folders.check_links(snapshot)
+    folders.check_code(snapshot)
     append(repository / "blobs", "layers_leaner.py", EVIL)
     with pytest.raises(ValueError, match="layers_leaner.py: differs"):
-        code_copies.check_code(snapshot)
+        folders.check_code(snapshot)
 
 
 def test_a_folder_that_is_not_there(tmp_path, capsys):
     with pytest.raises(SystemExit, match="nowhere: no such folder"):
         leaner("verify", tmp_path / "nowhere")
-
-
-def test_an_empty_folder(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="1 of 1 failed"):
-        leaner("verify", tmp_path)
-    assert f"FAILED {tmp_path}: the folder is empty, expected config.json and " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("count, said", [(1, "1 folder holds what its cards"), (2, "2 folders hold what their cards")])
-def test_one_folder_and_two(tmp_path, capsys, monkeypatch, count, said):
-    monkeypatch.setattr(verify, "verify", lambda *_: "good")
-    leaner("verify", *[tmp_path] * count)
-    assert capsys.readouterr().out.endswith(f"{said} say\n")
 
 
 def test_renewed_copies(folder):
@@ -189,6 +169,6 @@ def test_renewed_copies(folder):
     (folder / "heads_leaner.py").unlink()
     link(folder, "layers_leaner.py", outside(folder))
     edit_json(folder / "config.json", auto_map=ELSEWHERE)
-    code_copies.renew_code(folder)
-    code_copies.check_code(folder)
+    folders.renew_code(folder)
+    folders.check_code(folder)
     assert outside(folder).read_text() == "" and (folder / "config.json").read_text() == before

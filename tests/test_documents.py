@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from modeling_leaner.training.publishing.code_copies import check_modules, config_class_of
+from modeling_leaner.training.publishing.folders import check_modules, config_class_of
 from modeling_leaner.training.tasks.distillation import mapped_layers
 
 from modeling_leaner import conversion, source_files

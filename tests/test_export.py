@@ -12,15 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 from command import leaner, refused
-from modeling_leaner.training.publishing.folders import results_in
-from modeling_leaner.training.publishing.verify import check_files
-from modeling_leaner.training.publishing.verify_onnx import check_onnx
 from safetensors.torch import save_file
 from test_remote_code import FAMILIES
 
 import modeling_leaner
 from modeling_leaner import exporting
-from modeling_leaner.conversion import load_lean
 from modeling_leaner.exporting import CACHE, ExportableModel, Size, compare, make_inputs
 
 
@@ -224,53 +220,3 @@ def test_float32_alone(tmp_path):
     needs_onnx()
     leaner("export", "onnx", GOLDEN / "bert", tmp_path / "out", "--no-int8")
     assert [path.name for path in (tmp_path / "out" / "onnx").iterdir()] == ["model.onnx"]
-
-
-class TestPublished:
-    """`onnx/` in a folder of model_cards/, as `leaner verify` sees it."""
-
-    @pytest.fixture
-    def folder(self, tmp_path):
-        return shutil.copytree(CARDS / "leanbert-mini-listops", tmp_path / "leanbert-mini-listops")
-
-    def test_graphs_are_the_weights(self, folder):
-        needs_onnx()
-        assert check_onnx(folder) == ""
-        exportable = ExportableModel(load_lean(str(folder)))
-        whole, small = folder / exporting.ONNX_FILE, folder / exporting.ONNX_INT8_FILE
-        whole.parent.mkdir()
-        exporting.write_onnx(exportable, whole)
-        exporting.write_onnx_int8(whole, small)
-        assert check_onnx(folder) == ", 2 ONNX files"
-        small.unlink()
-        assert check_onnx(folder) == ", 1 ONNX file"
-        with torch.no_grad():
-            exportable.model.classifier.weight *= 0.6
-        exporting.write_onnx(exportable, folder / "other.onnx")
-        exporting.write_onnx_int8(folder / "other.onnx", small)
-        differs = r"onnx/{}.onnx: differs from model.safetensors by .*, at most {} expected"
-        with pytest.raises(ValueError, match=differs.format("model_quantized", 0.2)):
-            check_onnx(folder)
-        exporting.write_onnx(exportable, whole)
-        with pytest.raises(ValueError, match=differs.format("model", 0.001)):
-            check_onnx(folder)
-        whole.write_bytes(b"no graph")
-        with pytest.raises(ValueError, match=r"onnx/model.onnx: "):
-            check_onnx(folder)
-
-    def test_what_may_lie_there(self, folder, monkeypatch):
-        (folder / "onnx").mkdir()
-        check_files(folder, results_in(folder / "results.json"))
-        (folder / "onnx" / "model.onnx.data").write_bytes(b"")
-        with pytest.raises(ValueError, match=r"onnx: no graph; expected model.onnx or model_quantized.onnx, or no"):
-            check_onnx(folder)
-        (folder / "onnx" / "model_quantized.onnx").write_bytes(b"")
-        monkeypatch.setattr("modeling_leaner.training.publishing.verify_onnx.find_spec", lambda name: None)
-        assert check_onnx(folder) == ", onnx/ not run: onnxruntime is not installed"
-        (folder / "onnx" / "model_q4.onnx").write_bytes(b"")
-        with pytest.raises(ValueError, match="model_q4.onnx: not a file of a published folder"):
-            check_onnx(folder)
-        shutil.rmtree(folder / "onnx")
-        (folder / "onnx").write_bytes(b"")
-        with pytest.raises(NotADirectoryError):
-            check_onnx(folder)

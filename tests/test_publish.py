@@ -1,6 +1,5 @@
 """From a finished grid to a published folder, its card, its verification, and the index; each with what must fail."""
 
-import contextlib
 import dataclasses
 import json
 import shutil
@@ -17,25 +16,14 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.experiments import evidence, run_statistics, runs, simple_guesses, summary
+from modeling_leaner.training.experiments import run_statistics, runs, simple_guesses, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guess_files import GUESSES, read_guesses
 from modeling_leaner.training.experiments.rows import Run, read_rows
-from modeling_leaner.training.publishing import (
-    cards,
-    publish,
-    stranger,
-    verify,
-    verify_grid,
-    verify_weights,
-)
+from modeling_leaner.training.publishing import cards, publish, recompute, verify
 from modeling_leaner.training.publishing.folders import results_in
-from modeling_leaner.training.records import (
-    Evidence,
-    PublishedResults,
-    ResultRow,
-)
+from modeling_leaner.training.records import ResultRow
 from modeling_leaner.training.running import loading, reevaluate
 from modeling_leaner.training.settings import recipes
 from safetensors.torch import load_file, save_file
@@ -77,11 +65,6 @@ def folder(workshop, tmp_path):
     return copy
 
 
-def gathered(path):
-    """The evidence of the grid in a file."""
-    return evidence.gather(load_results(load_grid(path)))
-
-
 def change(folder, **values):
     path = folder / "results.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}, indent=1, ensure_ascii=False) + "\n")
@@ -114,20 +97,14 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
     weights = (target / "model.safetensors").read_bytes()
     (target / "model.safetensors").write_bytes(weights[:-4] + bytes(4))
     try:
-        with pytest.raises(ValueError, match="weights_sha256 of its results.json differs"):
+        with pytest.raises(ValueError, match="or weights_sha256 of its results.json differs"):
             publish.renew(load_results(loaded), loaded.baseline)
     finally:
         (target / "model.safetensors").write_bytes(weights)
 
 
-def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, capsys):
+def test_without_a_grid_every_folder_is_renewed(workshop, capsys):
     target = workshop / "model_cards/leanbert-deep"
-    saved = workshop / "model_cards/grids/tiny/grid.yaml"
-    held = saved.read_text()
-    saved.write_text(held.replace("leanbert-deep", "another"))
-    with pytest.raises(SystemExit, match="leanbert-deep: model_cards/grids/tiny/grid.yaml does not have it under"):
-        leaner("publish")
-    saved.write_text(held)
     before = (target / "results.json").read_text()
     results = json.loads(before)
     change(target, evidence={**results["evidence"], "margin": 0.5})
@@ -135,15 +112,14 @@ def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, capsys):
     leaner("publish")
     assert (target / "results.json").read_text() == before
     assert "leanbert-deep\nmodel_cards/leanbert-shallow\n" in capsys.readouterr().out
-    (target / "results.json").rename(tmp_path / "results.json")
-    try:
-        with pytest.raises(SystemExit, match="leanbert-deep/results.json"):
-            leaner("publish")
-    finally:
-        (tmp_path / "results.json").rename(target / "results.json")
+    saved = workshop / "model_cards/grids/tiny/grid.yaml"
+    held = saved.read_text()
+    saved.write_text(held.replace("leanbert-deep", "another"))
+    with pytest.raises(SystemExit, match="leanbert-deep: model_cards/grids/tiny/grid.yaml does not have it under"):
+        leaner("publish")
+    saved.write_text(held)
     with pytest.raises(SystemExit, match="^2$"):
         leaner("publish", "--replace")
-    assert "--replace and --license: expected with the grid file whose runs are meant" in capsys.readouterr().err
 
 
 def test_a_grid_of_this_project_needs_no_folder(tmp_path, monkeypatch):
@@ -184,38 +160,21 @@ def test_the_licence_is_that_of_the_owner_of_the_weights(workshop):
         leaner("publish", "grid.yaml", "--license", "Apache 2.0")
 
 
-def test_a_licence_in_the_results_is_one_that_the_hub_knows(folder):
-    change(folder, license="MIT")
-    with pytest.raises(ValueError, match="results.json: license 'MIT': expected .*; did you mean mit"):
-        cards.render(folder)
-
-
 def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
-    """So that a verification, which reads the grid beside the rows, finds what the card says."""
+    """Whatever a run depends on must be as it was; a renewal that fails leaves folder and grid as they were."""
     folder, saved = workshop / "model_cards/leanbert-deep", workshop / "model_cards/grids/tiny/grid.yaml"
     before, loaded = saved.read_bytes(), load_grid(Path("grid.yaml"))
     try:
         publish.renew(load_results(dataclasses.replace(loaded, data="trees of another wood")), loaded.baseline)
-        said = results_in(folder / "results.json").evidence
-        assert said.data == "trees of another wood" and "another wood" in (folder / "README.md").read_text()
-        verify_grid.check_evidence(folder, said)
-        with contextlib.chdir("/"):
-            verify_grid.check_evidence(folder, said)
-            verify_grid.check_run(folder, results_in(folder / "results.json"))
-        for change in ({"start_seed": 2, "start_from": "x"}, {"margin": 0.5}, {"overrides": None}):
-            with pytest.raises(GridError, match=f"{[*change][-1]}: expected"):
-                publish.renew(load_results(dataclasses.replace(loaded, **change)), loaded.baseline)
+        assert results_in(folder / "results.json").evidence.data == "trees of another wood"
+        assert "another wood" in (folder / "README.md").read_text()
         kept = saved.read_bytes()
-        for change, message in (
-            ({"beside": "model_cards/grids/nope"}, "no YAML file"),
-            ({"length": 100_000}, "length: expected at most the 128 positions of deep/bert.json, got 100000"),
-        ):
-            with pytest.raises(GridError, match=message):
+        for change in ({"margin": 0.5}, {"overrides": None}, {"beside": "model_cards/grids/nope"}):
+            with pytest.raises(GridError):
                 publish.renew(load_results(dataclasses.replace(loaded, **change)), loaded.baseline)
-            assert saved.read_bytes() == kept
         config = (folder / "config.json").read_bytes()
         (folder / "config.json").write_bytes(config.replace(b'"hidden_size": ', b'"hidden_size": "x", "other": '))
-        with pytest.raises(ValueError, match="model_cards/leanbert-deep/config.json: hidden_size is 'x'"):
+        with pytest.raises(ValueError, match="model_cards/leanbert-deep/config.json"):
             publish.renew(load_results(dataclasses.replace(loaded, data="twigs")), loaded.baseline)
         (folder / "config.json").write_bytes(config)
         assert saved.read_bytes() == kept
@@ -224,111 +183,36 @@ def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
         publish.renew(load_results(load_grid(saved)), loaded.baseline)
 
 
-@pytest.mark.parametrize(
-    "place, value",
-    [
-        ("cells.0.values.2", 0.9),
-        ("guesses.1.value", 0.99),
-        ("cells.1.mean", 0.99),
-        ("cells.1.interval.0", 0.4),
-        ("cells.1.n", 7),
-        ("cells.1.kappa_end", 1.5),
-        ("cells.0.heads", 48),
-        ("cells.0.latency.1.seconds", 1e-9),
-        ("margin", 0.5),
-        ("runs", 70),
-        ("reference", {"learning_rate": 1e-3, "n": 2, "mean": 0.9}),
-        ("data", "all of Wikipedia"),
-        ("grid", "small"),
-    ],
-)
-def test_invented_evidence_is_found(workshop, place, value):
-    folder = workshop / "model_cards/leanbert-shallow"
-    found = json.loads((folder / "results.json").read_text())["evidence"]
-    verify_grid.check_evidence(folder, Evidence(**found))
-    *way, last = [int(key) if key.isdigit() and at < 2 else key for at, key in enumerate(place.split("."))]
-    inner = found
-    for key in way:
-        inner = inner[key]
-    inner[int(last) if isinstance(inner, list) else last] = value
-    with pytest.raises(ValueError, match=rf"results.json: evidence.{place} is "):
-        verify_grid.check_evidence(folder, Evidence(**found))
-
-
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        ("name", "leanbert-shallow"),
-        ("partners", ["gpt-5"]),
-        ("learning_rate", 0.5),
-        ("train.steps", 5),
-        ("rows", 7),
-        ("data_sha256", "0" * 64),
-        ("recipe.learning_rate", 0.5),
-        ("recipe.max_train_rows", 7),
-    ],
-)
-def test_what_a_folder_says_of_its_run_is_compared(workshop, name, value):
-    folder = workshop / "model_cards/leanbert-deep"
-    results = json.loads((folder / "results.json").read_text())
-    verify_grid.check_run(folder, PublishedResults(**results))
-    outer, _, key = name.rpartition(".")
-    (results[outer] if outer else results)[key] = value
-    with pytest.raises(ValueError, match=f"results.json: {name} is .*, expected .*, as of its grid and its row there"):
-        verify_grid.check_run(folder, PublishedResults(**results))
-
-
-def test_a_seed_that_was_left_out_is_found(workshop):
-    folder = workshop / "model_cards/leanbert-shallow"
-    found = results_in(folder / "results.json").evidence
-    del found.cells[0].values["2"]
-    with pytest.raises(ValueError, match="evidence.cells.0.values.2 is None"):
-        verify_grid.check_evidence(folder, found)
-
-
-@pytest.mark.full
-def test_without_grids_the_cells_are_said_not_to_be_compared(folder):
-    assert verify.verify(folder, {}, short=True).endswith("other cells not compared, no grids/tiny beside it")
-
-
-@pytest.mark.parametrize("name", ["evil.py", "pytorch_model.bin", "notes.txt"])
-def test_files_that_are_not_published_are_found(folder, name):
-    (folder / name).write_text("")
-    with pytest.raises(ValueError, match=f"{name}: not a file of a published folder"):
-        verify.verify(folder, {})
-
-
-def test_missing_files_and_another_recipe_are_found(folder):
+def test_another_recipe_is_found(folder):
     recipe = (folder / "recipe.yaml").read_text()
     (folder / "recipe.yaml").write_text(recipe.replace("learning_rate: 0.001", "learning_rate: 0.9"))
     with pytest.raises(ValueError, match="recipe.yaml: not the recipe of"):
         verify.verify(folder, {})
-    (folder / "recipe.yaml").write_text(recipe)
-    (folder / "training.png").unlink()
-    with pytest.raises(ValueError, match="training.png: missing"):
-        verify.verify(folder, {})
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt("disk full")], ids=["full", "Ctrl-C"])
-def test_a_failed_move_leaves_what_was_there(error, tmp_path, monkeypatch):
-    target, scratch = tmp_path / "target", tmp_path / "scratch"
-    for path in (target, scratch / "new"):
-        path.mkdir(parents=True)
-        (path / "file").write_text(path.name)
+def test_a_folder_takes_the_place_of_another_or_nothing_changes(error, tmp_path, monkeypatch):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "file").write_text("before")
     rename = Path.rename
 
     def fails(path, place):
-        if path.name == "new":
+        if place == target and path.name == "target":
             raise error
         return rename(path, place)
 
-    monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(type(error), match="disk full"):
-        publish.move_into_place(scratch / "new", target, scratch)
-    assert (target / "file").read_text() == "target"
-    monkeypatch.setattr(Path, "rename", rename)
-    publish.move_into_place(scratch / "new", target, scratch)
-    assert (target / "file").read_text() == "new"
+    def replace():
+        with publish.replacing(target) as folder:
+            folder.mkdir()
+            (folder / "file").write_text("after")
+
+    with monkeypatch.context() as patch, pytest.raises(type(error), match="disk full"):
+        patch.setattr(Path, "rename", fails)
+        replace()
+    assert (target / "file").read_text() == "before"
+    replace()
+    assert (target / "file").read_text() == "after" and [*tmp_path.iterdir()] == [target]
 
 
 @pytest.mark.parametrize("wrong", ["{", "{}", "[]", "[1]", '[{"name": "a"}]', '[{"name": "a", "value": "x"}]'])
@@ -342,27 +226,19 @@ def test_guesses_of_another_form(tmp_path, wrong):
 
 
 def test_tolerances_follow_the_rows(folder):
-    """And are those of results.json: one that somebody widened is refused."""
+    """Those of results.json count for nothing: somebody may have widened them."""
     metrics = {"eval_accuracy": 0.7, "eval_loss": 0.5, "eval_perplexity": 50}
-    few, many = verify_weights.tolerances(metrics, 200), verify_weights.tolerances(metrics, 10_000)
+    few, many = recompute.tolerances(metrics, 200), recompute.tolerances(metrics, 10_000)
     assert (few["eval_accuracy"], many["eval_accuracy"]) == (pytest.approx(0.015), pytest.approx(0.002))
     assert few["eval_loss"] == 1e-3 and few["eval_perplexity"] == 0.05
-    with pytest.raises(ValueError, match="metrics.eval_loss is missing"):
-        verify_weights.compare(Path("results.json"), SimpleNamespace(metrics={}, rows=5), {}, "eval_loss")
-    expected = results_in(folder / "results.json")
-    verify_weights.compare(Path("results.json"), expected, expected.metrics, "eval_accuracy")
-    expected.tolerances["eval_accuracy"] = 0.5
-    with pytest.raises(ValueError, match="results.json: tolerances is .*0.5.*, expected"):
-        verify_weights.compare(Path("results.json"), expected, expected.metrics, "eval_accuracy")
+    for found in ({}, {"eval_accuracy": 0.72}):
+        with pytest.raises(ValueError, match="metrics.eval_accuracy is 0.7, the weights give"):
+            recompute.check_metrics("metrics", {"eval_accuracy": 0.7}, found, 200)
+    recompute.check_metrics("metrics", {"eval_accuracy": 0.7}, {"eval_accuracy": 0.71}, 200)
 
 
 def test_verification_finds_the_same_numbers(workshop, folder):
     assert verify.verify(folder, {}).startswith("accuracy ")
-
-
-@pytest.mark.full
-def test_verification_of_few_rows_finds_the_same_numbers(workshop, folder):
-    assert verify.verify(folder, {}, short=True).startswith("accuracy ")
 
 
 def test_a_changed_tensor_is_found(folder):
@@ -372,45 +248,12 @@ def test_a_changed_tensor_is_found(folder):
     tensors["classifier.bias"] = tensors["classifier.bias"].clone()
     tensors["classifier.bias"][0] += 5
     save_file(tensors, path, {"format": "pt"})
-    with pytest.raises(ValueError, match="weights_sha256 differs"):
+    with pytest.raises(ValueError, match="not of weights_sha256"):
         verify.verify(folder, {})
     change(folder, weights_sha256=sha256(path))
     cards.write_card(folder)
     with pytest.raises(ValueError, match=r"results.json: metrics.eval_\w+ is .*, the weights give"):
         verify.verify(folder, {})
-
-
-@pytest.mark.full
-def test_invented_guesses_are_found(folder, monkeypatch):
-    """Where no grid is beside the folder, by fitting them again."""
-    results = json.loads((folder / "results.json").read_text())
-    (bag,) = (each for each in results["evidence"]["guesses"] if each["name"] == "bag of tokens")
-    bag["value"] = 0.01
-    change(folder, evidence=results["evidence"])
-    cards.write_card(folder)
-    verify.verify(folder, {}, short=True)
-
-    def gone(folder, words):
-        raise ValueError("Unknown split")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(verify_weights, "guesses", gone)
-        assert "guesses not fitted again: no training rows (Unknown split)" in verify.verify(folder, {})
-    with pytest.raises(ValueError, match="results.json: evidence.guesses: bag of tokens is 0.01, the data give"):
-        verify.verify(folder, {})
-
-
-def test_guesses_are_fitted_on_the_files_that_the_grid_names():
-    def options(stated, files, **recipe):
-        evidence = Evidence.model_construct(data_files=stated)
-        return verify_weights.training_options(SimpleNamespace(evidence=evidence, recipe=recipe), files)
-
-    assert options(None, ["a copy"]) == ["--data_files", "a copy"]
-    stated = "train=FOLDER/a.parquet validation=FOLDER/b.parquet"
-    assert options(stated, []) == options(stated, [], holdout=5) == []
-    named = ["--data_files", "train=a copy/a.parquet", "validation=a copy/b.parquet"]
-    assert options(stated, ["a copy"]) == named
-    assert options(stated, ["a copy"], holdout=5) == [*named, "--holdout", "5"]
 
 
 def test_the_evaluator_sees_no_results(folder, monkeypatch):
@@ -425,7 +268,7 @@ def test_the_evaluator_sees_no_results(folder, monkeypatch):
         seen["files"] = {path.name for path in Path(command[3]).iterdir()}
         return subprocess.CompletedProcess(command, 1, "", "Traceback\nValueError: stopped here")
 
-    monkeypatch.setattr(stranger.subprocess, "run", run)
+    monkeypatch.setattr(recompute.subprocess, "run", run)
     with pytest.raises(ValueError, match="without the package failed: ValueError: stopped here"):
         verify.verify(folder, {})
     assert "model.safetensors" in seen["files"] and not {"results.json", "README.md"} & seen["files"]
@@ -448,51 +291,30 @@ def test_an_edited_card_is_found(folder):
 
 
 @pytest.mark.parametrize(
-    "values, message",
+    "values",
     [
-        ({"seed": 2}, "evidence.cells.values is"),
-        ({"cell": "bert/base"}, "cell is 'bert/base', expected a shape of evidence.cells"),
-        ({"metrics": {"eval_accuracy": 0.99, "eval_loss": 1.0}}, "evidence.cells.values is .* expected 0.99"),
-        ({"parameters": 7}, "parameters is 7"),
-        ({"main_metric": ...}, "main_metric is None"),
-        ({"partners": ...}, "partners is None, expected list"),
-        ({"cell": ...}, "cell is None, expected str"),
-        ({"evidence": ...}, "evidence is None, expected dict"),
-        ({"evidence": {}}, "evidence.grid is None, expected str"),
-        ({"evidence": []}, r"evidence is \[\], expected dict"),
-        ({"name": "../../etc"}, "name, partners is '../../etc', expected a folder's name"),
-        ({"rows": -5}, "rows is -5, expected a number from 0"),
-        ({"continuations": {}}, "continuations.prompt_words is None, expected int"),
+        {"seed": 2},
+        {"cell": "bert/base"},
+        {"metrics": {"eval_accuracy": 0.99, "eval_loss": 1.0}},
+        {"parameters": 7},
+        {"partners": None},
+        {"evidence": {}},
+        {"name": "../../etc"},
+        {"license": "MIT"},
     ],
 )
-def test_numbers_that_do_not_fit_make_no_card(folder, values, message):
+def test_numbers_that_do_not_fit_make_no_card(folder, values):
     before = (folder / "README.md").read_text()
-    if ... in values.values():
-        results = json.loads((folder / "results.json").read_text())
-        results.pop(next(iter(values)))
-        (folder / "results.json").write_text(json.dumps(results))
-    else:
-        change(folder, **values)
-    with pytest.raises(ValueError, match=rf"results.json: .*{message}"):
+    change(folder, **values)
+    with pytest.raises(ValueError, match="results.json: "):
         cards.write_card(folder)
     assert (folder / "README.md").read_text() == before
-
-
-def test_a_recipe_that_is_no_yaml(folder, capsys):
-    (folder / "recipe.yaml").write_text("task: [")
-    with pytest.raises(SystemExit, match="1 of 1 failed"):
-        leaner("verify", folder)
-    assert "recipe.yaml: no YAML file" in capsys.readouterr().err
-    (folder / "results.json").write_text("[]")
-    with pytest.raises(SystemExit, match="1 of 1 failed"):  # named, and not that its dataset is unknown
-        leaner("verify", folder, "--data_files", "sst2=x")
-    assert "results.json" in capsys.readouterr().err
 
 
 def test_weights_of_another_run_make_no_card(folder, workshop):
     weights = load_file(folder / "model.safetensors")
     save_file({name: tensor + 1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ValueError, match="model.safetensors: weights_sha256 differs"):
+    with pytest.raises(ValueError, match="model.safetensors: missing, or not of weights_sha256"):
         cards.write_card(folder)
 
 
@@ -505,26 +327,19 @@ def test_weights_of_another_shape(folder, workshop):
         cards.write_card(folder)
 
 
-def test_commands_end_with_one_line(folder, workshop, capsys, monkeypatch):
-    (folder / "results.json").unlink()
-    with pytest.raises(SystemExit, match="1 of 1 failed"):
-        leaner("verify", folder)
-    assert "FAILED" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="--data_files: expected NAME=FOLDER"):
+def test_commands_end_with_one_line(folder, workshop, capsys):
+    with pytest.raises(SystemExit, match="--data: expected NAME=FOLDER"):
         leaner("verify", "--data_files", "folder")
-    with pytest.raises(
-        SystemExit, match="--data_files: listopps is no dataset of these folders, expected one of list"
-    ):
+    with pytest.raises(SystemExit, match="--data: listopps is no dataset of these folders, expected one of list"):
         leaner("verify", "--data_files", "listopps=folder")
-    with pytest.raises(SystemExit, match="^2$"):
-        leaner("bench", "grid.yaml", "--rounds", 0)
-    assert "leaner bench: Invalid value for '--rounds': Input should be greater" in capsys.readouterr().err
+    (folder / "recipe.yaml").write_text("task: [")
+    with pytest.raises(SystemExit, match="1 of 2 failed"):
+        leaner("verify", folder, workshop / "model_cards/leanbert-deep")
+    said = capsys.readouterr()
+    assert "recipe.yaml: no YAML file" in said.err and "leanbert-deep: accuracy " in said.out
     Path("bare.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), "publish": None}))
     with pytest.raises(SystemExit, match="publish: missing"):
         leaner("publish", "bare.yaml")
-    monkeypatch.setattr(publish, "UNVERIFIABLE", ("image-classification", "sequence-classification"))
-    with pytest.raises(SystemExit, match="publish: the task .*-classification cannot be verified; expected one of "):
-        leaner("publish", "grid.yaml")
 
 
 def test_holm():
@@ -591,32 +406,13 @@ def test_guesses_find_what_tells_the_label(told_by):
     assert all(value < 0.6 for name, value in found.items() if (told_by, name) != ("length only", "bag of tokens"))
 
 
-@pytest.mark.parametrize(
-    "dataset, message",
-    [
-        (None, "it was trained on local files; expected --data with their folder, or SPLIT=FILE$"),
-        ("nobody/rows", "dataset nobody/rows: not found .*; --data names a local copy$"),
-    ],
-)
-def test_rows_that_are_not_to_be_had_are_found_first(workshop, monkeypatch, dataset, message):
-    """Before any folder is begun; a run's own recipe says where a copy lay, a published one does not."""
-    local = workshop / "local"
-    shutil.copytree(GRID_FOLDER, local)
-    grid = yaml.safe_load((local / "grid.yaml").read_text())
-    names = {shape: f"{name}-local" for shape, name in grid["publish"].items()}
-    Path("local.yaml").write_text(yaml.safe_dump({**grid, "output_dir": "local", "publish": names}))
-    for file in local.glob("runs/*/recipe.yaml"):
-        recipe = yaml.safe_load(file.read_text()) | {"dataset": dataset, "data_files": ["rows"]}
-        file.write_text(yaml.safe_dump(recipe))
-    begun = []
-    monkeypatch.setattr(publish, "check_copy", lambda run, files: None)
-    monkeypatch.setattr(publish, "publish", lambda loaded, shape, files, license: begun.append((shape, files)))
-    with pytest.raises(SystemExit, match=f"^leaner publish: local/runs/report-deep-bert-seed1-lr0.001: {message}"):
-        leaner("publish", "local.yaml")
-    assert begun == []
-    leaner("publish", "local.yaml", "--data", "rows")
-    assert begun == [(shape, ["rows"]) for shape in names]
-    shutil.rmtree(local)
+def test_rows_that_are_not_to_be_had_are_found_first(workshop, monkeypatch):
+    """Before any folder is begun: no published recipe says where they lie on one machine."""
+    results = results_in(Path(GRID_FOLDER, "runs/report-deep-bert-seed1-lr0.001/results.json"))
+    local = results.model_copy(update={"dataset": "local files"})
+    monkeypatch.setattr(publish, "results_in", lambda file: local)
+    with pytest.raises(SystemExit, match="it was trained on local files; expected --data"):
+        leaner("publish", "grid.yaml", "--replace")
 
 
 def test_a_tokenizer_that_is_kept_says_the_length_of_the_new_training(workshop):
@@ -658,10 +454,8 @@ def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
     assert begun_from(first) == begun_from(folder) == str(folder)
     with pytest.raises(ValueError, match="start_from: .*leanbert-deep does not hold .*seed2"):
         begun_from(second)
-    with pytest.raises(ValueError, match="start_from: .*gone.model.safetensors, .* is not there to compare"):
+    with pytest.raises(ValueError, match="start_from: .*gone.model.safetensors: missing"):
         begun_from(workshop / "gone")
-    with pytest.raises(ValueError, match="start_from: the weights of other in .* are not published yet"):
-        publish.reproducible_shape(started, "other", run)
 
 
 def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 
 class WarmStranger:
-    """In place of `subprocess` in publishing/stranger.py."""
+    """In place of `subprocess` in publishing/recompute.py."""
 
     def __init__(self):
         command = [sys.executable, "-I", __file__]

@@ -59,7 +59,7 @@ Sizes = Annotated[
 License = Annotated[
     str | None,
     typer.Option(
-        help="Of the weights, as the Hub names it; left out, what was stated before, else none.",
+        help="Licence of the weights, as the Hub names it, such as mit. [default: as stated before]",
         callback=check_license,
     ),
 ]
@@ -339,17 +339,19 @@ def publish(
         Path | None,
         typer.Argument(
             metavar="GRID.yaml",
-            help="What to publish; left out, renew the folders there are.",
+            help="Grid file. [default: renew every published folder]",
             callback=check_grid_file,
         ),
     ] = None,
     data_files: DataFiles = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Take folders that are there anew, weights too.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Publish existing folders from their runs again.")
+    ] = False,
     license: License = None,
 ) -> None:
-    """Copy a grid's runs to model_cards/, ready for the Hub."""
+    """Publish the runs of a grid as folders of model_cards/, ready for the Hub."""
     if grid is None and (data_files or replace or license):
-        context.fail("--data-files, --replace and --license: expected with the grid file whose runs are meant")
+        context.fail("--data-files, --replace and --license need a grid file")
     with slow_imports():
         from ..training.publishing.publish import publish_all
     publish_all(grid, data_files or [], replace, license)
@@ -382,13 +384,13 @@ def publish_encoder(
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def verify(
     folders: Annotated[
-        list[Path] | None, typer.Argument(help="Published ones; left out, all there are.", callback=check_folders)
+        list[Path] | None, typer.Argument(help="Published folders. [default: all]", callback=check_folders)
     ] = None,
     data_files: Annotated[
         list[str] | None,
         typer.Option("--data-files", "--data", metavar="NAME=FOLDER ...", help="Local copies of datasets."),
     ] = None,
-    short: Annotated[bool, typer.Option("--short", help="The first rows only.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Use only the first examples.")] = False,
 ) -> None:
     """Recompute the numbers of published cards from the weights."""
     with slow_imports():
@@ -399,22 +401,22 @@ def verify(
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def push(
     context: typer.Context,
-    folder: Annotated[Path | None, typer.Argument(help="Run folder, published folder, or slim model.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of a model, such as a run or what leaner slim wrote.")
+    ] = None,
     repository: Annotated[str | None, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hub.")] = None,
     every: Annotated[
         str | None, typer.Option("--all", metavar="OWNER", help="Every folder of model_cards/, and a collection.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent and replaced.")] = False,
-    private: Annotated[
-        bool | None, typer.Option("--private", help="A repository that is made now is private.")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, made where there is none; left out, main.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would change.")] = False,
+    private: Annotated[bool | None, typer.Option("--private", help="Create the repository as a private one.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch; created if it does not exist. [default: main]")] = None,
 ) -> None:
-    """Send a model to the Hub in one commit: weights, code, card, tokenizer; nothing of the training's state."""
+    """Send a model to the Hub in one commit, without the state of its training."""
     if every is None and repository is None:
         context.fail("expected FOLDER OWNER/NAME, or --all OWNER")
     if every is not None and folder is not None:
-        context.fail("--all OWNER sends every folder of model_cards/; expected no FOLDER beside it")
+        context.fail("--all OWNER sends every folder of model_cards/ and takes no FOLDER")
     if folder is not None:
         check_folders([folder])
     with slow_imports():

@@ -8,8 +8,6 @@ libraries and the process itself are not counted.
 import re
 from dataclasses import dataclass
 
-import torch
-
 from ..configuration_leaner import LeanConfig
 
 

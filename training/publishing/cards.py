@@ -28,9 +28,8 @@ from .folders import Run, check_tensor_shapes, read_run
 from .rendering import fill_card
 
 
-def slim_words(options: list[str]) -> str:
-    """The options of `leaner slim`; published records call --keep-layers by its old name, --keep."""
-    return shlex.join("--keep-layers" if word == "--keep" else word for word in options)
+README = "README.md"
+EVAL_RESULTS = ".eval_results/results.yaml"  # which the Hub reads
 
 
 def best_of(evidence: Evidence) -> Guess | None:
@@ -43,41 +42,63 @@ def best_of(evidence: Evidence) -> Guess | None:
     return choose(known, key=lambda guess: guess.value, default=None)
 
 
-def score_error(metric: str, value: float, results: RunResults) -> float | None:
-    """`row_error` of a score; None for language models, which are scored by tokens, not by rows."""
-    return None if TASKS[results.task].is_scored_by_token else row_error(metric, value, results.rows)
-
-
 def printed(text: str) -> str:
     """A model's text within a quotation: its lines stay in it, control characters become �."""
     shown = "".join("�" if category(letter) == "Cc" and letter != "\n" else letter for letter in text)
     return shown.replace("\n", "\n> ")
 
 
-def role(results: PublishedResults) -> str:
-    """What the model is in its comparison."""
-    if results.cut_parent is not None:
-        return "pruned model"
-    return "baseline" if results.cell == results.evidence.baseline else "variant"
+def own_cell(folder: Path, config: Any, results: PublishedResults) -> Cell:
+    """The cell of this folder's shape. Raises ValueError if it is missing or its numbers are not the folder's."""
+    file = folder / RESULTS
+    evidence = results.evidence
+    own = next((cell for cell in evidence.cells if cell.shape == results.cell), None)
+    if own is None:
+        raise ValueError(f"{file}: cell is {results.cell!r}, expected a shape of evidence.cells")
+    expected = {
+        "layers": config.num_hidden_layers,
+        "heads": heads_of(config),
+        "head_dim": config.head_dim,
+        "width": config.hidden_size,
+        "mlp": config.intermediate_size,
+        "parameters": results.parameters,
+    }
+    for field, value in expected.items():
+        require(getattr(own, field) == value, file, f"evidence.cells.{field}", getattr(own, field), f"{value}")
+    stated, main = own.values.get(str(results.seed)), results.metrics.get(f"eval_{evidence.metric}")
+    require(stated == main, file, "evidence.cells.values", stated, f"{main} of this model")
+    return own
 
 
 def published_card(folder: Path, run: Run) -> str:
-    """The text of a published folder's card. Raises ValueError as of `own_cell`."""
+    """The text of a published folder's card. Raises ValueError as `own_cell`, and if the weights are others."""
+    file = folder / RESULTS
     results = run.results
     evidence = results.evidence
-    scores = [(name, value, score_error(name, value, results)) for name, value in named_metrics(results).items()]
+    for name in (results.name, *results.partners):
+        require(is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens")
+    weights = folder / WEIGHTS
+    if not weights.is_file() or sha256(weights) != results.weights_sha256:
+        raise ValueError(f"{weights}: missing, or not of weights_sha256 in {file}")
+    task = TASKS[results.task]
+    scores = [
+        (name, value, None if task.is_scored_by_token else row_error(name, value, results.rows))
+        for name, value in named_metrics(results).items()
+    ]
     best = best_of(evidence)
     is_local = results.dataset == LOCAL_FILES or ("/" in results.dataset and not evidence.hub)
     dataset = dataset_name(results)
+    role = "baseline" if results.cell == evidence.baseline else "variant"
+    slim_options = results.cut_parent.slim_options if results.cut_parent else []
     return fill_card(
         "model_card.md",
         metadata=metadata(results, run.config.model_type, hub=evidence.hub),
         results=results,
         evidence=evidence,
         own=own_cell(folder, run.config, results),
-        role=role(results),
+        role="pruned model" if results.cut_parent else role,
         dataset=dataset,
-        task=TASKS[results.task],
+        task=task,
         family=FAMILIES[run.config.model_type.removeprefix("lean_")].title,
         parent=repository(results.parent) if results.parent else None,
         snippet=snippet(results, run.config, repository(results.name)),
@@ -88,91 +109,47 @@ def published_card(folder: Path, run: Run) -> str:
         printed=printed,
         data=evidence.data or f"The training data are {results.dataset}.",
         project=project_link(),
-        slim_options=slim_words(results.cut_parent.slim_options) if results.cut_parent else "",
+        # published records call --keep-layers by its old name, --keep:
+        slim_options=shlex.join("--keep-layers" if word == "--keep" else word for word in slim_options),
         files=f" --data_files {evidence.data_files or 'FOLDER'}" if is_local else "",
         copies=f" --data_files {dataset}=FOLDER" if is_local else "",
     )
 
 
-def own_cell(folder: Path, config: Any, results: PublishedResults) -> Cell:
-    """The cell of this folder's shape. Raises ValueError where it is missing or its numbers are not the folder's."""
-    file = folder / RESULTS
-    evidence = results.evidence
-    own = next((cell for cell in evidence.cells if cell.shape == results.cell), None)
-    if own is None:
-        raise ValueError(f"{file}: cell is {results.cell!r}, expected a shape of evidence.cells")
-    main = results.metrics.get(f"eval_{evidence.metric}")
-    fields = [
-        ("layers", own.layers, config.num_hidden_layers),
-        ("heads", own.heads, heads_of(config)),
-        ("head_dim", own.head_dim, config.head_dim),
-        ("width", own.width, config.hidden_size),
-        ("mlp", own.mlp, config.intermediate_size),
-        ("parameters", own.parameters, results.parameters),
-        ("values", own.values.get(str(results.seed)), main),
-    ]
-    for field, stated, expected in fields:
-        if stated != expected:
-            place = f"evidence.cells.{field}"
-            raise ValueError(f"{file}: {place} is {stated} for {own.shape}, expected {expected} of this model")
-    return own
+def render(folder: Path) -> tuple[dict[str, str | None], RunResults]:
+    """The texts that are made of a folder's results, by file, None for no file; and the results.
 
-
-def check_published(folder: Path, results: PublishedResults) -> None:
-    """Raises ValueError, naming file and field, where something that the card says is missing or of another type."""
-    file = folder / RESULTS
-    for name in (results.name, *results.partners):
-        require(is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens")
-    parent = results.cut_parent
-    if parent is not None:
-        main = f"eval_{results.metric}"
-        for name, metrics in (("metrics", parent.metrics), ("untrained_metrics", parent.untrained_metrics)):
-            require(main in metrics, file, f"cut_parent.{name}", list(metrics), f"{main} among them")
-    weights = folder / WEIGHTS
-    if not weights.is_file():
-        raise ValueError(f"{weights}: missing")
-    held = sha256(weights)
-    if held != results.weights_sha256:
-        raise ValueError(f"{weights}: weights_sha256 differs, {held} in place of {file}'s")
-
-
-def render(folder: Path) -> tuple[str, RunResults]:
-    """The card's text and the results. Raises ValueError where config, results and weights do not fit each other."""
+    Raises:
+        ValueError: config, results and weights do not fit each other.
+    """
     run = read_run(folder)
     results = run.results
     check_tensor_shapes(folder, results.architecture, run.config)
     if isinstance(results, PublishedEncoder):
-        return encoder_card(folder, run), results
+        return {README: encoder_card(folder, run)}, results
     if not isinstance(results, PublishedResults):
-        return run_card(folder, run.config, results), results
-    check_published(folder, results)
-    return published_card(folder, run), results
-
-
-def write_eval_results(file: Path, entries: str | None) -> None:
-    """Writes the entries; without any, removes those of an earlier card."""
-    if entries is None:
-        file.unlink(missing_ok=True)
-        return
-    file.parent.mkdir(exist_ok=True)
-    write_bytes(file, entries.encode())
+        return {README: run_card(folder, run.config, results)}, results
+    return {README: published_card(folder, run), EVAL_RESULTS: eval_results(results)}, results
 
 
 def draw_training(folder: Path) -> None:
-    """Draws the run of a published folder of a grid, where its log is there. Raises ValueError as `read_run`."""
+    """Draws the run of a published folder of a grid, if its log is there. Raises ValueError as `read_run`."""
     log = folder / METRICS_FILE
-    if not log.is_file():
-        return
-    run = read_run(folder)
-    results = run.results
-    loss_unit = loss_unit_of(TASKS[results.task], run.settings, run.config)
-    plot(log, folder / TRAINING_FIGURE, results.main_metric, loss_unit, best_of(results.evidence))
+    if log.is_file():
+        run = read_run(folder)
+        loss_unit = loss_unit_of(TASKS[run.results.task], run.settings, run.config)
+        plot(log, folder / TRAINING_FIGURE, run.results.main_metric, loss_unit, best_of(run.results.evidence))
 
 
 def write_card(folder: Path) -> None:
-    """Writes README.md, and for a published folder its figures and `.eval_results/`, once everything is checked."""
-    text, results = render(folder)
+    """Writes what `render` makes of a folder, and for a folder of a grid its figure, once everything is checked."""
+    files, results = render(folder)
     if isinstance(results, PublishedResults):
         draw_training(folder)
-        write_eval_results(folder / ".eval_results" / "results.yaml", eval_results(results))
-    write_bytes(folder / "README.md", text.encode())
+    for name, text in files.items():
+        path = folder / name
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.parent.mkdir(exist_ok=True)
+            write_bytes(path, text.encode())

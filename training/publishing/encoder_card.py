@@ -15,8 +15,7 @@ from ..records.results import RESULTS
 from ..running.environment import machine_name
 from ..running.metadata import project_link, repository, rounded
 from ..running.snippets import ENCODE_TEXT
-from .cut_parents import cuts_in
-from .folders import Run
+from .folders import Run, cuts_in
 from .rendering import fill_card
 
 

@@ -1,5 +1,11 @@
-"""Run folders and published ones, read and checked; ValueError where config, results and weights do not fit."""
+"""Folders of runs and published models: configuration, results, weights, and the copies of the model code.
 
+A published folder holds the files of the package that its model needs, so that it loads if the package is not
+installed. Whoever loads it with `trust_remote_code=True` runs them: no other code may be there.
+"""
+
+import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,37 +13,31 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from transformers import AutoConfig, PreTrainedConfig
+from transformers.dynamic_module_utils import get_relative_import_files
 
+import modeling_leaner
 from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
+from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import CONFIG_CLASSES
-from modeling_leaner.support.documents import flat, naming, read_object, require
+from modeling_leaner.slimming.slim import RECORD
+from modeling_leaner.support.documents import naming, read_json, read_object, require
+from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.licenses import check_license
 
-from ..records import PublishedEncoder, PublishedResults, RunResults, checked
+from ..records import CutStep, PublishedEncoder, PublishedResults, Record, RunResults, SlimFile, checked
 from ..records.results import PUBLISHED, RESULTS
 from ..running.card import settings_of
 from ..running.loading import tensor_shapes
 from ..running.snippets import auto_class
-from ..settings.arguments import TASK_NAMES
 from ..tasks.registry import TASKS
 
 
 CARDS = Path(PUBLISHED)
-LOCAL = ("data_files",)  # settings that say where data lie on one machine
-RUN_FILES = (  # what a published folder has of its run
-    "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
-    "tokenizer_config.json special_tokens_map.json *_lean*.py training.png metrics.jsonl"
-).split()
-FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())
+PACKAGE = Path(modeling_leaner.__file__).parent
+MODULES = "modules.json"  # of sentence-transformers
 UNREADABLE = (OSError, ValueError, KeyError, RecursionError)  # what a file that cannot be used raises
-SIZES = ["hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size"]
-
-
-RECORD_OF_FIELD = {  # field → the kind of results.json that has it, the first that fits
-    "comparison": PublishedEncoder,
-    "evidence": PublishedResults,
-    "weights_sha256": PublishedResults,
-}
+WRITTEN_BY_TRAINER = {"auto_map", "use_cache"}  # keys of a saved config.json that are not fields of every family
+FAMILIES = {kind.model_type: kind for kind in CONFIG_CLASSES.values()}
 
 
 class Run(NamedTuple):
@@ -49,89 +49,78 @@ class Run(NamedTuple):
     command: str
 
 
+class Module(Record):
+    """An entry of modules.json."""
+
+    type: str
+    """The class that is loaded, with its package or, if it is remote code, its repository."""
+
+
 def without_local_settings(recipe: Mapping[str, object]) -> dict[str, object]:
-    """The recipe of a run as it is published: without what `LOCAL` names."""
-    return {key: value for key, value in recipe.items() if key not in LOCAL}
+    """The recipe of a run as it is published: without where data lie on one machine."""
+    return {key: value for key, value in recipe.items() if key != "data_files"}
+
+
+# Runs
 
 
 def check_there(folder: Path) -> None:
-    """Raises ValueError that says what is missing, where a folder holds no finished run."""
+    """Raises ValueError, naming what is missing, if a folder holds no finished run."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
-    if not any(folder.iterdir()):
-        raise ValueError(f"{folder}: the folder is empty, expected config.json and results.json of a finished run")
     for name in (RESULTS, "config.json"):
         if not (folder / name).is_file():
             raise ValueError(f"{folder / name}: missing; leaner train writes it at the end of a run")
 
 
-def read_config(folder: Path) -> PreTrainedConfig:
-    """The configuration of a folder, once it states its family and sizes. Raises ValueError that names the field."""
-    path = folder / "config.json"
-    values = flat(path, read_object(path))
-    for name, kind in {"model_type": str, **dict.fromkeys(SIZES, int)}.items():
-        require(type(values.get(name)) is kind, path, name, values.get(name), kind.__name__)
-    family = values["model_type"]
-    require(family in FAMILIES, path, "model_type", family, f"one of {', '.join(FAMILIES)}")
-    return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+def config_class_of(folder: Path) -> type[LeanConfig]:
+    """The family of a folder by its config.json, which is only read. Raises ValueError for another model_type."""
+    file = folder / "config.json"
+    model_type = read_object(file).get("model_type")
+    require(model_type in FAMILIES, file, "model_type", model_type, f"one of {', '.join(FAMILIES)}")
+    return FAMILIES[model_type]
 
 
 def results_in(file: Path) -> RunResults:
-    """results.json: of a published folder of a grid, of a sentence encoder, or of a run, by its `RECORD_OF_FIELD`.
-
-    Here alone kinds of folders are told apart; the record's class says it to everybody else.
-
-    Raises:
-        ValueError: names the field.
-    """
+    """results.json of a published model, a sentence encoder, or a run. Raises ValueError that names the field."""
     document = read_object(file)
-    for field, kind in RECORD_OF_FIELD.items():
-        if field in document:
-            return checked(kind, document, file)
+    if "comparison" in document:
+        return checked(PublishedEncoder, document, file)
+    if "evidence" in document or "weights_sha256" in document:
+        return checked(PublishedResults, document, file)
     return checked(RunResults, document, file)
 
 
-def published_folders(cards: Path) -> list[Path]:
-    """Every published folder, of whatever kind."""
-    return sorted(path.parent for path in cards.glob("*/config.json"))
-
-
-def read_results(folder: Path, config: PreTrainedConfig) -> Run:
-    """The results of a folder, compared with its configuration. Raises ValueError that names the field."""
-    file = folder / RESULTS
-    results = results_in(file)
-    check_license(getattr(results, "license", None))  # of a run it may have been added by hand
-    task = TASKS.get(results.task)
-    has_no_head = task is not None and task.trains_bare_model()
-    classes = []
-    for auto, target in config.auto_classes().items():
-        is_bare = auto == "AutoModel"
-        if auto.startswith("AutoModel") and is_bare == has_no_head:
-            classes.append(target.split(".")[1])
-    kind = results.architecture
-    require(kind in classes, file, "architecture", kind, f"one of {classes}")
-    parameters = config.count_parameters(kind).total
-    settings, command = settings_of(results)
-    main = f"eval_{results.metric}"
-    metrics = list(results.metrics)
-    require(results.task in TASK_NAMES, file, "task", results.task, f"one of {TASK_NAMES}")
-    require(main in metrics or not (metrics or results.rows), file, "main_metric", main, f"one of {metrics}")
-    same = has_no_head or results.parameters == parameters  # a bare model may lack its pooling layer
-    require(same, file, "parameters", results.parameters, f"{parameters}")
-    return Run(config, results, settings, command)
-
-
 def read_run(folder: Path) -> Run:
-    """What a folder holds of its run. Raises ValueError that names the file and the missing or wrong field."""
+    """What a folder holds of its run.
+
+    Raises:
+        ValueError: configuration and results do not fit; names the file and the missing or wrong field.
+    """
     check_there(folder)
     with naming(folder / "config.json", UNREADABLE):
-        config = read_config(folder)
-    with naming(folder / RESULTS, UNREADABLE):
-        return read_results(folder, config)
+        config_class_of(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    file = folder / RESULTS
+    with naming(file, UNREADABLE):
+        results = results_in(file)
+        check_license(getattr(results, "license", None))  # of a run it may have been added by hand
+        require(results.task in TASKS, file, "task", results.task, f"one of {', '.join(TASKS)}")
+        is_bare = TASKS[results.task].trains_bare_model()
+        auto = auto_class(results.architecture)
+        target = config.auto_classes().get(auto, "").split(".")[-1]
+        fits = target == results.architecture and is_bare == (auto == "AutoModel")
+        require(fits, file, "architecture", results.architecture, f"a class of {results.task}")
+        parameters = config.count_parameters(results.architecture).total
+        same = is_bare or results.parameters == parameters  # a bare model may lack its pooling layer
+        require(same, file, "parameters", results.parameters, f"{parameters}")
+        scored = f"eval_{results.metric}" in results.metrics or not (results.metrics or results.rows)
+        require(scored, file, "main_metric", results.metric, f"one of {[*results.metrics]}")
+        return Run(config, results, *settings_of(results))
 
 
 def check_tensor_shapes(folder: Path, architecture: str, config: PreTrainedConfig) -> None:
-    """Raises ValueError where the weights, if there are any, are not the tensors of the configuration."""
+    """Raises ValueError unless the weights, if there are any, are the tensors of the configuration."""
     files = find_weights(folder)
     if not files:
         return
@@ -140,17 +129,138 @@ def check_tensor_shapes(folder: Path, architecture: str, config: PreTrainedConfi
         model = model_class.from_config(config, trust_remote_code=False)
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     optional = {name for name in expected if name.startswith("pooler.")}  # of a bare model
-    tied = getattr(model, "_tied_weights_keys", None)
-    if tied is not None:
-        optional.update(tied)
+    optional.update(getattr(model, "_tied_weights_keys", None) or ())
     held = {}
     for path in files:
         held |= tensor_shapes(path)
-    place = folder / WEIGHTS
-    if len(files) > 1:
-        place = folder
+    place = folder / WEIGHTS if len(files) == 1 else folder
     for name in sorted(expected.keys() | held.keys()):
-        if name in optional and name not in held:
-            continue
-        if held.get(name) != expected.get(name):
+        if held.get(name) != expected.get(name) and (name in held or name not in optional):
             raise ValueError(f"{place}: {name} is {held.get(name)}, expected {expected.get(name)} of config.json")
+
+
+def published_folders(cards: Path) -> list[Path]:
+    """Every published folder, of whatever kind."""
+    return sorted(path.parent for path in cards.glob("*/config.json"))
+
+
+# Pruned models
+
+
+def slim_file_in(folder: Path) -> SlimFile:
+    """What the slim.json of a folder records. Raises ValueError that names file and key."""
+    file = folder / RECORD
+    if not file.is_file():
+        raise ValueError(f"{file}: missing; it records what was cut")
+    return checked(SlimFile, read_object(file), file)
+
+
+def cuts_in(folder: Path) -> list[CutStep]:
+    """What was cut, step by step. Raises ValueError as `slim_file_in`."""
+    return slim_file_in(folder).cuts
+
+
+def check_parent_weights(place: str, recorded: str | None, parent: Path) -> None:
+    """Raises ValueError, naming the place of the record, if the parent's folder holds other weights than were cut.
+
+    Nothing is compared if no hash was recorded, or if the weights are not there.
+    """
+    weights = parent / WEIGHTS
+    if recorded is None or not weights.is_file():
+        return
+    found = sha256(weights)
+    if found != recorded:
+        raise ValueError(f"{place} is {recorded}, but {weights} has {found}: the parent was replaced; cut it again")
+
+
+# Code
+
+
+def code_files(config_class: type[LeanConfig]) -> dict[str, Path]:
+    """The package's files that a model of this family needs, by name: its modeling file and all that it imports."""
+    modeling = PACKAGE / f"modeling_{config_class.model_type}.py"
+    paths = [modeling, *map(Path, get_relative_import_files(modeling))]
+    return {path.name: path for path in paths}
+
+
+def is_code(path: Path) -> bool:
+    """Whether Python could run a file: source, compiled, or what a folder of packages may hold."""
+    return path.suffix.startswith(".py") or path.suffix in (".so", ".pth")
+
+
+def check_links(folder: Path) -> None:
+    """Raises ValueError for a link that leads out of the folder; the links of the Hub's own cache are allowed."""
+    allowed = (folder.resolve(), folder.resolve().parent.parent / "blobs")
+    for path in sorted(folder.rglob("*")):
+        target = path.resolve()
+        if path.is_symlink() and not any(target.is_relative_to(place) for place in allowed):
+            raise ValueError(f"{path}: a link to {target}, expected a file of this folder")
+
+
+def check_no_other_code(folder: Path) -> None:
+    """Raises ValueError if tokenizer, processor or modules would load code that is not their library's own."""
+    for path in sorted(folder.glob("*.json")):
+        if path.name not in ("config.json", MODULES) and "auto_map" in read_object(path):
+            raise ValueError(f"{path}: auto_map names code, expected none: tokenizer and processor are transformers'")
+    if (folder / MODULES).is_file():
+        check_modules(folder / MODULES)
+
+
+def check_modules(path: Path) -> None:
+    """Raises ValueError if sentence-transformers would load a module that is not its own."""
+    for module in checked(list[Module], read_json(path), path):
+        own = module.type.startswith("sentence_transformers.") and "--" not in module.type
+        require(own, path, "type", module.type, "a module of sentence-transformers")
+
+
+def check_code(folder: Path) -> None:
+    """Checks, by reading alone, that loading the folder with `trust_remote_code=True` runs the package's code only.
+
+    Raises:
+        ValueError: a code file that differs from the package's, is missing, or is not the package's; an
+            `auto_map` that points elsewhere; a key of config.json that no model of the family writes. Named.
+    """
+    config_class = config_class_of(folder)
+    expected = code_files(config_class)
+    for path in sorted(filter(is_code, folder.rglob("*"))):
+        if path.parent != folder or path.name not in expected:
+            raise ValueError(f"{path}: not a file of a published folder: modeling_leaner has no such code")
+    for name, original in expected.items():
+        copy = folder / name
+        if not copy.is_file():
+            raise ValueError(f"{copy}: missing; leaner publish renews it")
+        if copy.read_bytes() != original.read_bytes():
+            version = modeling_leaner.__version__
+            raise ValueError(f"{copy}: differs from that of modeling_leaner {version}; leaner publish renews it")
+    file = folder / "config.json"
+    document = read_object(file)
+    auto_map = document.get("auto_map")
+    require(isinstance(auto_map, dict), file, "auto_map", auto_map, f"that of {config_class.__name__}")
+    own = config_class.auto_classes()
+    for name in sorted(auto_map.keys() | own.keys()):
+        require(
+            auto_map.get(name) == own.get(name), file, f"auto_map: {name}", auto_map.get(name), repr(own.get(name))
+        )
+    known = config_class().to_dict().keys() | config_class._own_keys() | WRITTEN_BY_TRAINER | {"per_layer_config"}
+    for key in sorted(document.keys() - known):  # one of transformers may name code, as attn_implementation does
+        raise ValueError(f"{file}: {key}: not a key that a {config_class.__name__} is saved with")
+    check_no_other_code(folder)
+
+
+def renew_code(folder: Path) -> None:
+    """Writes the package's files, and the auto_map that names them, over what the folder holds.
+
+    Raises:
+        ValueError: config.json is not that of one of the families.
+    """
+    config_class = config_class_of(folder)
+    for path in folder.glob("*.py"):
+        path.unlink()
+    for name, original in code_files(config_class).items():
+        shutil.copyfile(original, folder / name)
+    config = folder / "config.json"
+    document = read_object(config)
+    if document.get("auto_map") != config_class.auto_classes():
+        document["auto_map"] = config_class.auto_classes()
+        text = json.dumps(document, indent=2, sort_keys=True) + "\n"  # as transformers writes it
+        write_bytes(config, text.encode())

@@ -8,7 +8,6 @@ people. A grid that the page lacks gets a section at its end.
 import json
 import re
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,25 +59,29 @@ class GridSummary(NamedTuple):
             known = [{"name": "reads nothing", "value": chance}]
         return max(known, key=lambda guess: self.gain(guess["value"]), default=None)
 
+    @property
+    def curves(self) -> list[dict[str, Any]]:
+        """The scores of all shapes at each budget; empty for a grid with one budget."""
+        return self.values.get("curves") or []
+
+    @property
+    def figure(self) -> str | None:
+        """The file of the grid's figure; None if there are no shapes to compare over several budgets."""
+        return f"curves-{self.name}.svg" if len(self.curves) > 1 and len(self.cells) > 1 else None
+
     def gain(self, value: float) -> float:
         """A value of the metric, or a difference of two, such that more is better."""
         return value if self.values["higher_is_better"] else -value
 
-    def difference(self, compared: dict[str, Any], digits: int = 3) -> str:
+    def difference(self, compared: dict[str, Any]) -> str:
         """`+0.012 (+0.001 to +0.024)`, plus = better; a dash without a pair of runs."""
         if compared["difference"] is None:
             return "–"
-        text = f"{self.gain(compared['difference']):+.{digits}f}"
+        text = f"{self.gain(compared['difference']):+.3f}"
         if compared["interval"] is None:
             return text
         low, high = sorted(map(self.gain, compared["interval"]))
-        return f"{text} ({low:+.{digits}f} to {high:+.{digits}f})"
-
-    def corrected_p(self, contrast: dict[str, Any]) -> float | None:
-        """The p of a comparison at the longest budget; None while any of its runs has not finished."""
-        seeds = self.values["seeds_of"] or {}
-        planned = [{*seeds.get(contrast[side], self.values["seeds"])} for side in ("shape", "minus")]
-        return contrast["p_corrected"] if contrast["pairs"] == len(set.intersection(*planned)) else None
+        return f"{text} ({low:+.3f} to {high:+.3f})"
 
     def label(self, shape: str) -> str:
         """`4 × 6 × 16`: layers, heads, head size; then what else differs from the baseline."""
@@ -112,24 +115,10 @@ def read_grids(cards: Path) -> dict[str, GridSummary]:
     return grids
 
 
-def score(cell: dict[str, Any]) -> str:
-    """Mean ± sd (seeds) of a shape."""
-    if cell["mean"] is None:
-        return "not run"
-    spread = "" if cell["sd"] is None else f" ± {cell['sd']:.4f}"
-    return f"{cell['mean']:.4f}{spread} ({cell['n']})"
-
-
-def tokens_text(count: int) -> str:
-    """`12.3M tokens`."""
-    return f"{count / 1e6:.1f}M tokens" if count >= 1e6 else f"{count:,} tokens"
-
-
-def verdict(cell: dict[str, Any], grid: GridSummary) -> str:
-    """What the grid alone says of a shape; the tests over all grids stand in a table of their own."""
-    if cell["shape"] == grid.values["baseline"]:
-        return "baseline, not learned" if cell["learned"] is False else "baseline"
-    return cell["verdict"]
+def budget_names(grid: GridSummary) -> list[str]:
+    """`12.3M tokens` for each budget."""
+    counts = [budget["branch"] for budget in grid.curves]
+    return [f"{count / 1e6:.1f}M tokens" if count >= 1e6 else f"{count:,} tokens" for count in counts]
 
 
 def about_grid(grid: GridSummary) -> str:
@@ -148,20 +137,26 @@ def about_grid(grid: GridSummary) -> str:
 
 def grid_table(grid: GridSummary) -> str:
     """Every shape of a grid with its score, at each budget if there are several, and its difference."""
-    budgets = grid.values.get("curves") or []
-    names = [tokens_text(budget["branch"]) for budget in budgets] or [f"{grid.values['metric']}, mean ± sd (seeds)"]
+    names = budget_names(grid) or [f"{grid.values['metric']}, mean ± sd (seeds)"]
     lines = []
     for place, cell in enumerate(grid.cells):
-        scores = [score(budget["shapes"][place]) for budget in budgets] or [score(cell)]
-        if any(text != "not run" for text in scores):
-            known = "–" if cell["parameters"] is None else f"{cell['parameters']:,}"
-            lines.append((grid.label(cell["shape"]), known, *scores, grid.difference(cell), verdict(cell, grid)))
+        scores = []
+        for each in [budget["shapes"][place] for budget in grid.curves] or [cell]:
+            spread = "" if each["sd"] is None else f" ± {each['sd']:.4f}"
+            scores.append("not run" if each["mean"] is None else f"{each['mean']:.4f}{spread} ({each['n']})")
+        if {*scores} == {"not run"}:
+            continue
+        verdict = cell["verdict"]
+        if cell["shape"] == grid.values["baseline"]:
+            verdict = "baseline, not learned" if cell["learned"] is False else "baseline"
+        known = "–" if cell["parameters"] is None else f"{cell['parameters']:,}"
+        lines.append((grid.label(cell["shape"]), known, *scores, grid.difference(cell), verdict))
     header = ("layers × heads × size", "parameters", *names, "difference, + is better (95 % interval)", "verdict")
     parts = [about_grid(grid), markdown(header, lines)]
     if grid.values.get("readings"):
         parts.append(contrasts_table(grid))
-    if has_curves(grid):
-        parts.append(f"![Quality over training tokens, {grid.name}]({curves_name(grid)})")
+    if grid.figure:
+        parts.append(f"![Quality over training tokens, {grid.name}]({grid.figure})")
     return "\n\n".join(parts)
 
 
@@ -169,26 +164,19 @@ def contrasts_table(grid: GridSummary) -> str:
     """The comparisons that were fixed beforehand, at equal tokens, FLOPs and seconds, at each budget."""
     readings = pd.DataFrame(grid.values["readings"]).astype({"difference": object, "interval": object})
     readings = readings.where(readings.notna(), None)
-    corrected = {(each["shape"], each["minus"]): grid.corrected_p(each) for each in grid.values["contrasts"]}
+    seeds = grid.values["seeds_of"] or {}
+    corrected = {}
+    for each in grid.values["contrasts"]:
+        planned = {*seeds.get(each["shape"], grid.values["seeds"])} & {*seeds.get(each["minus"], grid.values["seeds"])}
+        if each["pairs"] == len(planned) and each["p_corrected"] is not None:  # all of its runs have finished
+            corrected[each["shape"], each["minus"], "tokens"] = f"{each['p_corrected']:.2g}"
     lines = []
-    for (shape, minus, equal), group in readings.groupby(["shape", "minus", "equal"], sort=False):
+    for key, group in readings.groupby(["shape", "minus", "equal"], sort=False):
         if group["pairs"].any():
-            p = corrected[shape, minus]
-            shown = f"{p:.2g}" if equal == "tokens" and p is not None else ""
+            shape, minus, equal = key
             pair = f"{grid.label(shape)} against {grid.label(minus)}"
-            lines.append((pair, equal, *map(grid.difference, group.to_dict("records")), shown))
-    budgets = [tokens_text(budget["branch"]) for budget in grid.values["curves"]]
-    return markdown(("first against second", "at equal", *budgets, "corrected p at the end"), lines)
-
-
-def has_curves(grid: GridSummary) -> bool:
-    """Whether there are shapes to compare over several budgets."""
-    return len(grid.values.get("curves") or []) > 1 and len(grid.cells) > 1
-
-
-def curves_name(grid: GridSummary) -> str:
-    """The file of a grid's figure."""
-    return f"curves-{grid.name}.svg"
+            lines.append((pair, equal, *map(grid.difference, group.to_dict("records")), corrected.get(key, "")))
+    return markdown(("first against second", "at equal", *budget_names(grid), "corrected p at the end"), lines)
 
 
 def compares_shapes(grid: GridSummary) -> bool:
@@ -255,34 +243,41 @@ def encoder_line(results: PublishedEncoder) -> tuple[str, ...]:
     return (f"[{results.name}]({results.name})", base, shape, f"{own.parameters:,}", *scores, f"{faster:.2f} ×")
 
 
-def encoders_table(cards: Path) -> str:
-    """The published sentence encoders."""
-    published = [results_in(folder / RESULTS) for folder in published_folders(cards)]
-    header = ("model", "pruned from", "layers × heads", "parameters", "STS-B test", "QNLI MRR@10", "cosine", "speed")
-    return markdown(header, [encoder_line(each) for each in published if isinstance(each, PublishedEncoder)])
-
-
-def miniatures_table(cards: Path, grids: dict[str, GridSummary]) -> str:
-    """The other published models, by task and grid."""
-    lines = []
+def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
+    """The published sentence encoders, and the other models by task and grid."""
+    encoders, miniatures = [], []
     for folder in published_folders(cards):
         results = results_in(folder / RESULTS)
-        if not isinstance(results, PublishedResults):
-            continue
-        grid = results.evidence.grid
-        guess = grids[grid].best_guess
-        line = (
-            f"[{results.name}]({results.name})",
-            TASKS[results.task].title,
-            grids[grid].label(results.cell),
-            f"{results.parameters:,}",
-            f"{results.metric} {results.metrics[f'eval_{results.metric}']:.3f}",
-            "–" if guess is None else f"{guess['value']:.3f} ({guess['name']})",
-            f"[{grid}](#{grid})",
-        )
-        lines.append(((list(TASKS).index(results.task), grid, results.name), line))
-    header = ("model", "task", "layers × heads × size", "parameters", "score", "best baseline", "compared in")
-    return markdown(header, [line for _, line in sorted(lines)])
+        if isinstance(results, PublishedEncoder):
+            encoders.append(encoder_line(results))
+        elif isinstance(results, PublishedResults):
+            grid = results.evidence.grid
+            guess = grids[grid].best_guess
+            line = (
+                f"[{results.name}]({results.name})",
+                TASKS[results.task].title,
+                grids[grid].label(results.cell),
+                f"{results.parameters:,}",
+                f"{results.metric} {results.metrics[f'eval_{results.metric}']:.3f}",
+                "–" if guess is None else f"{guess['value']:.3f} ({guess['name']})",
+                f"[{grid}](#{grid})",
+            )
+            miniatures.append(((list(TASKS).index(results.task), grid, results.name), line))
+    of_encoders = (
+        "model",
+        "pruned from",
+        "layers × heads",
+        "parameters",
+        "STS-B test",
+        "QNLI MRR@10",
+        "cosine",
+        "speed",
+    )
+    of_miniatures = ("model", "task", "layers × heads × size", "parameters", "score", "best baseline", "compared in")
+    return {
+        "sentence encoders": markdown(of_encoders, encoders),
+        "miniatures": markdown(of_miniatures, [line for _, line in sorted(miniatures)]),
+    }
 
 
 def render(cards: Path) -> str:
@@ -290,18 +285,14 @@ def render(cards: Path) -> str:
     grids = read_grids(cards)
     page = cards / PAGE
     text = (page if page.is_file() else TEMPLATES / "index.md").read_text(encoding="utf-8")
-    tables = {
-        "sentence encoders": partial(encoders_table, cards),
-        "miniatures": partial(miniatures_table, cards, grids),
-        "tests over all grids": partial(tests_table, [*grids.values()]),
-        **{name: partial(grid_table, grid) for name, grid in grids.items()},
-    }
     there = {name for _, name, _, _ in TABLE.findall(text)}
     text += "".join(SECTION.format(name=name) for name in grids if name not in there)
+    tables = model_tables(cards, grids) | {"tests over all grids": tests_table([*grids.values()])}
+    tables |= {name: grid_table(grid) for name, grid in grids.items()}
 
     def renewed(match: re.Match[str]) -> str:
         begin, name, _, end = match.groups()
-        return f"{begin}{tables[name]()}\n{end}" if name in tables else match.group()
+        return f"{begin}{tables[name]}\n{end}" if name in tables else match.group()
 
     return TABLE.sub(renewed, text)
 
@@ -311,9 +302,9 @@ def figures(cards: Path) -> dict[Path, bytes]:
     grids = read_grids(cards)
     drawn = {}
     for grid in grids.values():
-        if has_curves(grid):
+        if grid.figure:
             labels = {cell["shape"]: grid.label(cell["shape"]) for cell in grid.cells}
-            drawn[cards / curves_name(grid)] = curves_figure(grid.values, labels, grid.best_guess)
+            drawn[cards / grid.figure] = curves_figure(grid.values, labels, grid.best_guess)
     compared = differences(grids.values())
     if len(compared):
         drawn[cards / "forest.svg"] = forest_figure(compared)

@@ -1,9 +1,9 @@
 """`leaner publish [GRID.yaml]`: folders under model_cards/, exactly as they are pushed to the Hub, from a grid's runs.
 
-Of each shape that the grid's `publish` names it takes the run of the first seed, whatever its result: weights, code,
-configuration, tokenizer or processor, the resolved recipe, and a results.json with the evidence of the whole grid. Of
-a folder that is there only the evidence, the card and the copies of the model code are written anew; `--replace` takes
-all anew from the run. Without a grid, those of every folder that is there: a card also shows the rows of other grids.
+For each shape that the grid's `publish` names, the run of the first seed is published, whatever its result: weights,
+code, configuration, tokenizer or processor, the resolved recipe, and a results.json with the evidence of the whole
+grid. If the folder exists, only the evidence, the card and the copies of the model code are renewed; `--replace` takes
+everything from the run again. Without a grid, all published folders are renewed.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from pathlib import Path
 import yaml
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
-from modeling_leaner.slimming.slim import RECORD
-from modeling_leaner.support.documents import read_json, write_json
+from modeling_leaner.slimming.slim import RECORD, cut_of_layers
+from modeling_leaner.support.documents import read_json, read_object, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
 
@@ -29,31 +29,73 @@ from ..experiments.grid_results import GridResults, load_results
 from ..experiments.guess_files import GUESSES
 from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
-from ..records import Continuations, CutParent, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
+from ..records import Continuations, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
 from ..records.published import OWN_GRIDS
-from ..records.results import RESULTS
+from ..records.results import LOCAL_FILES, PUBLISHED, RESULTS
 from ..running.environment import is_clone
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
 from ..settings.command_line import copy_options
-from ..settings.recipes import parse
 from ..settings.yaml_files import read_yaml
 from ..tasks.language import CausalLM
 from ..tasks.registry import TASKS
 from .cards import write_card
-from .code_copies import renew_code
-from .cut_parents import check_same_record, parent_fields, parent_results
-from .folders import CARDS, RUN_FILES, results_in, without_local_settings
+from .folders import (
+    CARDS,
+    check_parent_weights,
+    published_folders,
+    renew_code,
+    results_in,
+    slim_file_in,
+    without_local_settings,
+)
 from .index import write_index
+from .recompute import UNVERIFIABLE, metrics_of, metrics_with, tolerances
 from .verify import verify
-from .verify_weights import UNVERIFIABLE, metrics_of, metrics_with, tolerances
 
 
-SUBSET = 200  # rows of the short verification
+SUBSET = 200  # examples of the short verification
+RUN_FILES = (  # what a published folder has of its run
+    "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
+    "tokenizer_config.json special_tokens_map.json training.png metrics.jsonl"
+).split()
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A path beside `target` to make a folder at, which takes its place if all goes well; else `target` stays.
+
+    Raises:
+        ValueError: as raised within, about `target` instead of the path.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".publish-") as scratch:
+        folder, before = Path(scratch) / target.name, Path(scratch) / "before"
+        try:
+            yield folder
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(folder), str(target))) from error
+        if target.is_dir():
+            target.rename(before)  # deleted with the scratch folder, once the new one is in place
+        try:
+            folder.rename(target)
+        except BaseException:  # Ctrl-C, too
+            if before.is_dir():
+                before.rename(target)
+            raise
+
+
+def write_published_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
+    """Writes the published recipe.yaml."""
+    text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(dict(recipe))
+    write_bytes(folder / RECIPE, text.encode())
+
+
+# What a published results.json says
 
 
 def run_to_publish(results: GridResults, shape: str) -> Path:
-    """The folder of the run to publish. Raises ValueError where it has not finished or is not on this machine."""
+    """The folder of the run to publish. Raises ValueError if it has not finished or is not on this machine."""
     grid = results.grid
     run = reported(grid, shape, grid.seeds[0], results.tuning.best[shape])
     if finished_row(results.rows, run) is None:
@@ -64,56 +106,31 @@ def run_to_publish(results: GridResults, shape: str) -> Path:
     return folder
 
 
-def reproducible_shape(grid: Grid, shape: str, folder: Path) -> str:
+def reproducible_shape(grid: Grid, shape: str, run: Path) -> str:
     """`--shape` in the card's command: the shape, or the published folder of the weights that the run started from.
 
-    Of a cut it is the folder that the card's `leaner slim` writes.
+    For a cut it is the folder that the card's `leaner slim` writes.
 
     Raises:
-        ValueError: the weights it started from are not published, or others are.
+        ValueError: the weights it started from are not published.
     """
     if is_cut(grid, shape):
         return f"runs/{grid.publish[shape]}-cut"
     if grid.start_from is None:
         return shape
-    earlier = load_grid(Path(grid.start_from) / "grid.yaml")
-    name = None
-    if earlier.publish is not None:
-        name = earlier.publish.get(shape)
-    if name is None or not (CARDS / name / WEIGHTS).is_file():
-        raise ValueError(f"start_from: the weights of {shape} in {grid.start_from} are not published yet")
-    begun = Path(read_json(folder / RESULTS)["shape"]) / WEIGHTS
-    if not begun.is_file():
-        raise ValueError(f"start_from: {begun}, which the run started from, is not there to compare")
-    if sha256(begun) != sha256(CARDS / name / WEIGHTS):
-        raise ValueError(f"start_from: {CARDS / name} does not hold {begun}, which the run started from")
-    return str(CARDS / name)
-
-
-def checked_evidence(results: GridResults) -> Evidence:
-    """The evidence of the rows. Raises GridError where they are of another grid."""
-    check_unchanged(results.grid, results.rows.values())
-    return gather(results)
-
-
-@contextlib.contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """A path beside `target` to make a folder at, which takes its place if all goes well; else `target` stays.
-
-    Raises:
-        ValueError: as raised within, of `target` in place of the path.
-    """
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".publish-") as scratch:
-        folder = Path(scratch) / target.name
-        try:
-            yield folder
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(folder), str(target))) from error
-        move_into_place(folder, target, Path(scratch))
+    published = load_grid(Path(grid.start_from) / "grid.yaml").publish or {}
+    folder = CARDS / published.get(shape, "")
+    begun = Path(read_json(run / RESULTS)["shape"]) / WEIGHTS
+    for weights in (begun, folder / WEIGHTS):
+        if not weights.is_file():
+            raise ValueError(f"start_from: {weights}: missing; the weights of {shape} have to be published first")
+    if sha256(begun) != sha256(folder / WEIGHTS):
+        raise ValueError(f"start_from: {folder} does not hold {begun}, which the run started from")
+    return str(folder)
 
 
 def grid_folder(grid: Grid) -> str | None:
-    """Where the rows of a grid lie, in the project; None of a grid of this project, which has them by its name.
+    """Where the rows of a grid lie, in the project; None for a grid of this project, which has them by its name.
 
     Raises ValueError for a place outside of the project, which no card can name.
     """
@@ -121,9 +138,62 @@ def grid_folder(grid: Grid) -> str | None:
     if not folder.is_relative_to(Path.cwd()):
         raise ValueError(f"output_dir: {grid.output_dir}: expected a folder in {Path.cwd()}, for the card names it")
     place = folder.relative_to(Path.cwd())
-    if place.parent == Path(OWN_GRIDS) and is_clone(Path()):
-        return None
-    return place.as_posix()
+    return None if place.parent == Path(OWN_GRIDS) and is_clone(Path()) else place.as_posix()
+
+
+def checked_evidence(results: GridResults) -> Evidence:
+    """The evidence of the rows. Raises GridError if they are of another grid."""
+    check_unchanged(results.grid, results.rows.values())
+    return gather(results)
+
+
+def slim_options(target: Mapping[str, object], record: Mapping[str, object]) -> list[str]:
+    """The options of `leaner slim` for a cut of a grid; the layers by number, as its slim.json records them."""
+    layers = cut_of_layers(record)
+    words = []
+    for name, value in target.items():
+        if name not in ("layers", "keep"):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        elif layers is not None:  # else all were kept
+            words += ["--keep", ",".join(map(str, layers["after"]))]
+    return words
+
+
+def cut_parent(grid: Grid, shape: str, data_sha256: str) -> dict[str, object]:
+    """The fields of `CutParent` that the grid and the parent's folder hold.
+
+    Raises:
+        ValueError: `cut_from` is no published folder with the cut weights, evaluated on the same examples.
+    """
+    file = Path(grid.cut_from) / RESULTS
+    if not grid.cut_from.startswith(PUBLISHED) or not file.is_file():
+        raise ValueError(f"cut_from: {grid.cut_from}: expected a published folder, {PUBLISHED}NAME, as the parent")
+    parent = checked(PublishedResults, read_json(file), file)
+    if parent.data_sha256 != data_sha256:
+        raise ValueError(f"cut_from: {grid.cut_from} was evaluated on other rows than {shape}: data_sha256 differs")
+    recorded = slim_file_in(Path(shape)).parent_weights_sha256
+    check_parent_weights(f"{Path(shape) / RECORD}: parent_weights_sha256", recorded, Path(grid.cut_from))
+    return {
+        "name": parent.name,
+        "weights_sha256": recorded,
+        "slim_options": slim_options(grid.cuts[shape], read_object(Path(shape) / RECORD)),
+        "parameters": parent.parameters,
+        "steps": parent.train.steps,
+        "metrics": parent.metrics,
+    }
+
+
+def continuations_of(folder: Path, options: list[str]) -> Continuations | None:
+    """`continuations` of held-out rows, compared with the run's own training rows; None for other tasks."""
+    with tempfile.TemporaryDirectory() as scratch:
+        evaluation = prepare_evaluation(str(folder), options, scratch)
+        task = evaluation.task
+        if not isinstance(task, CausalLM):
+            return None
+        train, held_out = load_training(evaluation.arguments)
+        if held_out is None:
+            held_out = load_held_out(evaluation.arguments)
+        return continuations(folder, train[task.text_column], held_out[task.text_column])
 
 
 def results_of_cell(
@@ -133,6 +203,10 @@ def results_of_cell(
     file = folder / RESULTS
     results = checked(RunResults, read_json(file), file)
     metrics, rows, data = metrics_of(folder, [*options, "--max_eval_rows", str(SUBSET)])
+    parent = None
+    if is_cut(grid, shape):
+        untrained = metrics_with(Path(shape) / WEIGHTS, folder, options)
+        parent = {**cut_parent(grid, shape, results.data_sha256), "untrained_metrics": untrained}
     published = {
         **results.document(),
         "name": grid.publish[shape],
@@ -152,79 +226,23 @@ def results_of_cell(
         },
         "evidence": evidence.document(),
         "continuations": continuations_of(folder, options),
-        "cut_parent": cut_parent(grid, shape, folder, results, options),
-        "branches": branches(grid, shape, results.learning_rate, evidence),
+        "cut_parent": parent,
         "grid_folder": grid_folder(grid),
     }
     return checked(PublishedResults, published, file)
 
 
-def branches(grid: Grid, shape: str, rate: float, evidence: Evidence) -> list[dict[str, object]] | None:
-    """Of each branch of the first seed its value and the hash of its weights; None of a grid without branches.
-
-    The weights of a branch may be gone, but those of the longest: then it has no hash.
-
-    Raises:
-        ValueError: a branch has not finished.
-    """
-    if evidence.curves is None:
-        return None
-    seed = grid.seeds[0]
-    described = []
-    for budget in evidence.curves:
-        folder = reported(grid, shape, seed, rate, budget.branch).folder(grid)
-        value = budget.cell(shape).values.get(str(seed))
-        if value is None:
-            raise ValueError(f"{grid.path('results.csv')}: no finished run {folder.name}")
-        weights_sha256 = None
-        if (folder / WEIGHTS).is_file():
-            weights_sha256 = sha256(folder / WEIGHTS)
-        described.append({"tokens": budget.branch, "value": value, "weights_sha256": weights_sha256})
-    return described
-
-
-def cut_parent(grid: Grid, shape: str, run: Path, results: RunResults, options: list[str]) -> CutParent | None:
-    """The parent of a cut, and the cut's score before its training; None of a cell that is no cut.
-
-    Args:
-        run: the folder of the cell's run, which says how a model is evaluated.
-        options: `--data_files` and the like, where the evaluation rows lie here.
-
-    Raises:
-        ValueError: the parent was evaluated on other rows, or is no published folder.
-    """
-    if not is_cut(grid, shape):
-        return None
-    if parent_results(grid).data_sha256 != results.data_sha256:
-        raise ValueError(f"cut_from: {grid.cut_from} was evaluated on other rows than {run}: data_sha256 differs")
-    metrics = metrics_with(Path(shape) / WEIGHTS, run, options)
-    return CutParent(**parent_fields(grid, shape), untrained_metrics=metrics)
-
-
-def continuations_of(folder: Path, options: list[str]) -> Continuations | None:
-    """`continuations` of held-out rows, compared with the run's own training rows; None for other tasks.
-
-    Raises ValueError as that does.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        evaluation = prepare_evaluation(str(folder), options, scratch)
-        task = evaluation.task
-        if not isinstance(task, CausalLM):
-            return None
-        train, held_out = load_training(evaluation.arguments)
-        if held_out is None:
-            held_out = load_held_out(evaluation.arguments)
-        return continuations(folder, train[task.text_column], held_out[task.text_column])
+# Folders
 
 
 def read_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
-    """The results of a folder that is there.
+    """The results of a folder that exists.
 
     Raises:
         ValueError: the folder is another's, or its weights are not those that its results name.
     """
+    path = target / RESULTS
     try:
-        path = target / RESULTS
         results = checked(PublishedResults, read_json(path), path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{target}: there already, and not published by this command ({error})") from error
@@ -232,28 +250,13 @@ def read_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
         there = f"{results.cell} in the grid {results.evidence.grid}"
         raise ValueError(f"{target}: there already, of {there}; choose another name")
     file = target / WEIGHTS
-    if not file.is_file():
-        raise ValueError(f"{file}: missing")
-    if sha256(file) != results.weights_sha256:
-        raise ValueError(f"{file}: weights_sha256 of its results.json differs")
+    if not file.is_file() or sha256(file) != results.weights_sha256:
+        raise ValueError(f"{file}: missing, or weights_sha256 of its results.json differs")
     return results
 
 
-def move_into_place(folder: Path, target: Path, scratch: Path) -> None:
-    """Moves a folder to the place of another, which stays where it was if that fails."""
-    before = scratch / "before"
-    if target.is_dir():
-        target.rename(before)  # deleted with the scratch folder, once the new one is in place
-    try:
-        folder.rename(target)
-    except BaseException:  # Ctrl-C, too
-        if before.is_dir():
-            before.rename(target)
-        raise
-
-
-def renew(loaded: GridResults, shape: str, cards: Path = CARDS, license: str | None = None) -> Path:
-    """Writes evidence, card and code of a folder that is there, all or nothing; the rest stays as it is.
+def renew(loaded: GridResults, shape: str, license: str | None = None) -> Path:
+    """Writes evidence, card and code of a folder that exists, all or nothing; the rest stays as it is.
 
     Args:
         license: of its weights; None leaves what it says.
@@ -262,44 +265,35 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS, license: str | N
         ValueError: the folder is another's, or does not hold together.
     """
     grid = loaded.grid
-    target = cards / grid.publish[shape]
+    target = CARDS / grid.publish[shape]
     results = read_target(target, grid, shape)
-    if grid.branches is not None and results.branches is None:
-        raise ValueError(f"{target}: published without the budgets of its run; leaner publish GRID.yaml --replace")
     fresh = {
         "partners": grid.partners(shape),
         "evidence": checked_evidence(loaded),
         "grid_folder": grid_folder(grid),
+        "license": license or results.license,
     }
     if results.cut_parent is not None:
-        check_same_record(target, Path(shape))
-        fresh["cut_parent"] = results.cut_parent.model_copy(update=parent_fields(grid, shape))
-    if license is not None:
-        fresh["license"] = license
-    results = results.model_copy(update=fresh)
-    with replacing(target) as folder:
-        shutil.copytree(target, folder)
-        renew_code(folder)
-        write_json(folder / RESULTS, results.document())
-        write_card(folder)
-        write_grid(grid)  # which a verification reads; what no run depends on may have changed
+        if read_object(target / RECORD) != read_object(Path(shape) / RECORD):
+            raise ValueError(f"{target / RECORD}: not the cut of {Path(shape) / RECORD}")
+        fields = cut_parent(grid, shape, results.data_sha256)
+        fresh["cut_parent"] = results.cut_parent.model_copy(update=fields)
+    renew_folder(target, results.model_copy(update=fresh))
+    write_grid(grid)  # what no run depends on may have changed
     return target
 
 
-def write_published_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
-    """Writes the published recipe.yaml."""
-    text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(dict(recipe))
-    write_bytes(folder / RECIPE, text.encode())
+def renew_folder(target: Path, results: PublishedResults | None = None) -> None:
+    """Writes code and card of a published folder, and its results if they are given, all or nothing."""
+    with replacing(target) as folder:
+        shutil.copytree(target, folder)
+        renew_code(folder)
+        if results is not None:
+            write_json(folder / RESULTS, results.document())
+        write_card(folder)
 
 
-def published_recipe(source: Path, shape: str) -> dict[str, object]:
-    """The recipe of a run with the published shape, without paths of one machine."""
-    return without_local_settings(read_yaml(source / RECIPE)) | {"shape": shape}
-
-
-def publish(
-    loaded: GridResults, shape: str, data_files: Sequence[str], cards: Path = CARDS, license: str | None = None
-) -> Path:
+def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license: str | None = None) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
 
     The guesses beside the grid's rows are renewed before, and stay so.
@@ -312,118 +306,39 @@ def publish(
         ValueError: a run is missing, or the folder does not hold what its card says.
     """
     grid = loaded.grid
-    target = cards / grid.publish[shape]
+    target = CARDS / grid.publish[shape]
     source = run_to_publish(loaded, shape)
-    options = copy_options(results_in(source / RESULTS).recipe, data_files)
+    own = results_in(source / RESULTS)
+    options = copy_options(own.recipe, data_files)
     if target.exists():
-        replaced = read_target(target, grid, shape)
-        license = license or replaced.license
-    scored_guesses = None
-    if grid.metric in (None, results_in(source / RESULTS).metric):  # else no guess is scored by it
-        scored_guesses = guesses(source, options)
-    if scored_guesses:
-        write_json(grid.path(GUESSES), [guess.document() for guess in scored_guesses])
-        loaded = GridResults(grid, loaded.rows)  # without the guesses that it has read before
+        license = license or read_target(target, grid, shape).license
+    if grid.metric in (None, own.metric):  # else no guess is scored by it
+        scored = guesses(source, options)
+        if scored:
+            write_json(grid.path(GUESSES), [guess.document() for guess in scored])
+            loaded = GridResults(grid, loaded.rows)  # without the guesses that it has read before
     results = results_of_cell(source, grid, shape, checked_evidence(loaded), options, license)
-    local_copies = {}
-    if data_files:
-        local_copies[dataset_name(results)] = list(data_files)
-    cards.mkdir(exist_ok=True)
     with replacing(target) as folder:
         folder.mkdir()
-        for pattern in RUN_FILES:
-            for path in source.glob(pattern):
-                shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
+        for path in (path for pattern in RUN_FILES for path in source.glob(pattern)):
+            shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         if results.cut_parent is not None:
             shutil.copyfile(Path(shape) / RECORD, folder / RECORD)
-        renew_code(folder)  # the run may be older than the package
-        write_published_recipe(folder, published_recipe(source, results.shape))
+        renew_code(folder)
+        recipe = without_local_settings(read_yaml(source / RECIPE)) | {"shape": results.shape}
+        write_published_recipe(folder, recipe)
         write_json(folder / RESULTS, results.document())
         write_card(folder)
-        verify(folder, local_copies)
+        verify(folder, {dataset_name(results): list(data_files)} if data_files else {})
         write_grid(grid)
     return target
 
 
-def renew_encoder(folder: Path) -> Path:
-    """Writes card and code of a sentence encoder's folder, all or nothing. Raises ValueError as `write_card`."""
-    with replacing(folder) as renewed:
-        shutil.copytree(folder, renewed)
-        renew_code(renewed)
-        write_card(renewed)
-    return folder
-
-
-def is_encoder(folder: Path) -> bool:
-    """Whether a folder is that of a sentence encoder, which no grid publishes."""
-    file = folder / RESULTS
-    return file.is_file() and isinstance(results_in(file), PublishedEncoder)
-
-
-def published_cell(folder: Path, loaded: dict[str, GridResults]) -> tuple[GridResults, str]:
-    """The grid that a folder was published from, and the shape.
-
-    Args:
-        loaded: the grids that were read before, by their files; it grows.
-
-    Raises:
-        ValueError: no grid publishes the folder.
-    """
-    results = results_in(folder / RESULTS)
-    if not isinstance(results, PublishedResults):
-        raise ValueError(f"{folder}: a run, which no grid has published")
-    file = results.grid_file
-    if file not in loaded:
-        loaded[file] = load_results(load_grid(Path(file)))
-    grid = loaded[file].grid
-    if grid.publish is None or grid.publish.get(results.cell) != folder.name:
-        raise ValueError(f"{folder}: {file} does not have it under publish")
-    read_target(folder, grid, results.cell)
-    return loaded[file], results.cell
-
-
-def renew_all() -> None:
-    """`renew` for each folder that is there. Raises ValueError for one that no grid publishes, nor is an encoder's."""
-    there = sorted({path.parent for name in ("config.json", RESULTS) for path in CARDS.glob(f"*/{name}")})
-    encoders = [folder for folder in there if is_encoder(folder)]
-    loaded: dict[str, GridResults] = {}
-    cells = [published_cell(folder, loaded) for folder in there if folder not in encoders]
-    for grid_results, shape in cells:
-        print(renew(grid_results, shape))
-    for folder in encoders:
-        print(renew_encoder(folder))
-
-
-def check_no_copy_needed(run: Path) -> None:
-    """Raises ValueError where a run's rows, which a verification reads, can be had from a local copy alone."""
-    arguments = parse(str(run / RECIPE), [])
-    arguments.data_files = []  # no published recipe says where they lie on one machine
-    if arguments.dataset is None:
-        raise ValueError(f"{run}: it was trained on local files; expected --data with their folder, or SPLIT=FILE")
-    try:
-        load_training(arguments)
-    except ValueError as error:
-        raise ValueError(f"{run}: {error}; --data names a local copy") from error
-
-
-def check_copy(run: Path, data_files: Sequence[str]) -> None:
-    """Raises ValueError where a local copy does not hold the rows that a run was evaluated on, or cannot be read."""
-    results = results_in(run / RESULTS)
-    with tempfile.TemporaryDirectory() as scratch:
-        evaluation = prepare_evaluation(str(run), copy_options(results.recipe, data_files), scratch)
-    found = evaluation.held_out.sha256
-    if found != results.data_sha256:
-        given = " ".join(data_files)
-        rows = f"expected the rows that {run} was evaluated on, data_sha256 {results.data_sha256}, got {found}"
-        raise ValueError(f"--data: {given}: {rows}")
-
-
 def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: str | None) -> None:
-    """`publish`, or `renew` where the folder is there and not to be replaced, for each shape that a grid publishes.
+    """`publish`, or `renew` if the folder exists and is not to be replaced, for each shape that a grid publishes.
 
     Raises:
-        ValueError: the grid publishes nothing, or as of `read_target`, `run_to_publish`, `check_copy` and
-            `check_no_copy_needed`, before anything is written.
+        ValueError: the grid publishes nothing, or something is missing; before anything is written.
     """
     grid = load_grid(file)
     if not grid.publish:
@@ -432,28 +347,44 @@ def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: 
     if task in UNVERIFIABLE:
         others = ", ".join(sorted(TASKS.keys() - set(UNVERIFIABLE)))
         raise ValueError(f"{file}: publish: the task {task} cannot be verified; expected one of {others}")
-    targets = {shape: CARDS / name for shape, name in grid.publish.items()}
-    for shape, target in targets.items():
-        if target.exists():
-            read_target(target, grid, shape)
+    there = {shape for shape, name in grid.publish.items() if (CARDS / name).exists()}
+    for shape in there:
+        read_target(CARDS / grid.publish[shape], grid, shape)
     loaded = load_results(grid)
-    taken_anew = [shape for shape, target in targets.items() if replace or not target.exists()]
-    runs = [run_to_publish(loaded, shape) for shape in taken_anew]
-    if runs and data_files:
-        check_copy(runs[0], data_files)  # all read the same
-    elif runs:
-        check_no_copy_needed(runs[0])
-    for shape in targets:
-        if shape in taken_anew:
-            print(publish(loaded, shape, data_files, license=license))
+    new = [shape for shape in grid.publish if replace or shape not in there]
+    for run in [run_to_publish(loaded, shape) for shape in new]:
+        if not data_files and results_in(run / RESULTS).dataset == LOCAL_FILES:
+            raise ValueError(f"{run}: it was trained on local files; expected --data with their folder, or SPLIT=FILE")
+    for shape in grid.publish:
+        if shape in new:
+            print(publish(loaded, shape, data_files, license))
         else:
-            print(renew(loaded, shape, license=license))
+            print(renew(loaded, shape, license))
+
+
+def renew_all() -> None:
+    """Renews every published folder. Raises ValueError for one that no grid publishes, nor is an encoder's."""
+    loaded: dict[str, GridResults] = {}
+    for folder in published_folders(CARDS):
+        results = results_in(folder / RESULTS)
+        if isinstance(results, PublishedEncoder):
+            renew_folder(folder)
+        elif isinstance(results, PublishedResults):
+            file = results.grid_file
+            if file not in loaded:
+                loaded[file] = load_results(load_grid(Path(file)))
+            if (loaded[file].grid.publish or {}).get(results.cell) != folder.name:
+                raise ValueError(f"{folder}: {file} does not have it under publish")
+            renew(loaded[file], results.cell)
+        else:
+            raise ValueError(f"{folder}: a run, which no grid has published")
+        print(folder)
 
 
 def publish_all(
     file: Path | None, data_files: Sequence[str] = (), replace: bool = False, license: str | None = None
 ) -> None:
-    """`publish_grid` of a grid's file, or `renew_all` where it is None; then the index. Prints what was written.
+    """`publish_grid` of a grid's file, or `renew_all` if it is None; then the index. Prints what was written.
 
     Raises:
         ValueError, OSError: something is missing or does not hold.

@@ -41,13 +41,11 @@ from ..settings.command_line import words_of
 from ..settings.recipes import parse
 from ..tasks.embedding import Embedding, unit_vectors
 from .cards import write_card
-from .code_copies import MODULES, renew_code
-from .cut_parents import check_parent_weights
-from .folders import CARDS, results_in, without_local_settings
+from .folders import CARDS, MODULES, check_parent_weights, renew_code, results_in, without_local_settings
 from .index import encoder_line, write_index
 from .publish import replacing, write_published_recipe
+from .recompute import tolerance
 from .verify_encoder import verify_encoder
-from .verify_weights import tolerance
 
 
 DTYPES = (torch.bfloat16, torch.float16)

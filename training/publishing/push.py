@@ -1,18 +1,16 @@
-"""`leaner push`: what of a folder goes to the Hub, checked before anything leaves, and sent in one commit."""
+"""`leaner push`: sends a folder to the Hub in one commit, once everything in it is checked."""
 
 import re
 import tempfile
 from pathlib import Path
 
-import yaml
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
-from modeling_leaner.planning.costs import human_bytes
 from modeling_leaner.source_files import TOKENIZER_FILES, check_vocabulary
-from modeling_leaner.support.documents import naming, read_json, read_text
+from modeling_leaner.support.documents import naming, read_json, read_object, read_text
 from modeling_leaner.support.files import sha256
 from modeling_leaner.support.licenses import check_license
 from modeling_leaner.support.quiet import quiet_libraries
@@ -27,20 +25,21 @@ from modeling_leaner.transfer import (
     deleted,
     hub_errors,
     remote_of,
-    same,
-    size_of,
     staying,
 )
 
 from ..records.results import RESULTS
-from ..running.loading import read_tokenizer
+from ..running.loading import read_tokenizer, tensor_shapes
 from ..settings.yaml_files import MOST_BYTES, load_yaml
-from .code_copies import check_code, check_links
 from .folders import (
     CARDS,
+    FAMILIES,
     UNREADABLE,
+    check_code,
+    check_links,
+    check_no_other_code,
     check_tensor_shapes,
-    check_there,
+    is_code,
     published_folders,
     results_in,
 )
@@ -55,22 +54,8 @@ PRIVATE = re.compile(
 Contents = dict[str, Path | bytes]
 
 
-def check_complete(folder: Path) -> None:
-    """Raises ValueError where a folder is not a model with its card: configuration, weights, README.md."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder")
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder}: no config.json; expected the folder of a model")
-    with naming(folder, (OSError,)):
-        weights = find_weights(folder)
-    if not weights:
-        raise ValueError(f"{folder}: no weights (model.safetensors)")
-    if not (folder / "README.md").is_file():
-        raise ValueError(f"{folder}: no card (README.md)")
-
-
 def read_card(folder: Path) -> ModelCard:
-    """The card of a folder. Raises ValueError where the Hub could not read its metadata, or it says nothing."""
+    """The card of a folder. Raises ValueError if the Hub could not read its metadata, or it says nothing."""
     path = folder / "README.md"
     try:
         content = read_text(path, MOST_BYTES)
@@ -92,36 +77,51 @@ def read_card(folder: Path) -> ModelCard:
     return card
 
 
-def check_sent_code(folder: Path, files: Contents) -> None:
-    """Raises ValueError unless what is sent of a folder runs this package's code alone, and all of it."""
+def check_model(folder: Path, files: Contents) -> None:
+    """Checks configuration, weights and the code that is sent.
+
+    A model of this family is sent with this package's code. Any other goes as transformers or sentence-transformers
+    load it by themselves: without code.
+
+    Raises:
+        ValueError: other code would run; configuration and weights do not fit. Names the file.
+    """
+    with naming(folder, (OSError,)):
+        weights = find_weights(folder)
+    if not weights:
+        raise ValueError(f"{folder}: no weights (model.safetensors)")
+    file = folder / "config.json"
+    document = read_object(file)
+    if document.get("model_type") not in FAMILIES:
+        code = next((path for path in sorted(folder.rglob("*")) if is_code(path)), None)
+        if code is not None or "auto_map" in document:
+            raise ValueError(f"{code or file}: code of its own; expected a model of this package, or one without code")
+        check_no_other_code(folder)
+        for path in weights:
+            tensor_shapes(path)
+        return
     with tempfile.TemporaryDirectory() as scratch:
         for name, content in files.items():
             if "/" not in name and name.endswith((".py", ".json")):
-                if isinstance(content, Path):
-                    content = content.read_bytes()
-                (Path(scratch) / name).write_bytes(content)
+                (Path(scratch) / name).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
         try:
             check_code(Path(scratch))
         except ValueError as error:
             raise ValueError(str(error).replace(scratch, str(folder))) from error
+    with naming(file, UNREADABLE):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        classes = sorted(target.split(".")[1] for target in config.auto_classes().values())
+        names = config.architectures
+        if not isinstance(names, list) or len(names) != 1 or names[0] not in classes:
+            raise ValueError(f"architectures is {names!r}, expected one of {', '.join(classes)}")
+    check_tensor_shapes(folder, names[0], config)
 
 
-def check_files_beside(folder: Path, files: Contents) -> None:
-    """Raises ValueError where what is sent beside model and card cannot be read: YAML, tokenizer, generation."""
-    for name in files:
-        if name.endswith(".yaml"):
-            with naming(folder / name, (*UNREADABLE, yaml.YAMLError)):
-                load_yaml(read_text(folder / name, MOST_BYTES))
+def check_texts(folder: Path, files: Contents) -> None:
+    """Raises ValueError if the tokenizer cannot be read or has too many tokens, or a text holds a secret."""
     if not TOKENIZER_FILES.isdisjoint(files):
         tokenizer = read_tokenizer(str(folder))
         check_vocabulary(str(folder), [tokenizer], read_json(folder / "config.json").get("vocab_size"))
-    if "generation_config.json" in files:
-        with naming(folder / "generation_config.json", (*UNREADABLE, TypeError)):
-            GenerationConfig.from_pretrained(folder).validate(strict=True)
-
-
-def check_private(folder: Path, files: Contents) -> None:
-    """Raises ValueError for a text file that holds an access token or a path of somebody's home folder."""
     for name, content in files.items():
         if not name.endswith(TEXT_FILES) or name in TOKENIZER_FILES:
             continue
@@ -133,82 +133,51 @@ def check_private(folder: Path, files: Contents) -> None:
                 raise ValueError(f"{folder / name}: line {number} holds {what}; remove it before the file is sent")
 
 
-def check_configured_weights(folder: Path) -> None:
-    """Raises ValueError unless the configuration names one class of the family, and the weights are that class's."""
-    with naming(folder / "config.json", UNREADABLE):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        classes = sorted(target.split(".")[1] for target in config.auto_classes().values())
-        names = config.architectures
-        if not isinstance(names, list) or len(names) != 1 or names[0] not in classes:
-            raise ValueError(f"architectures is {names!r}, expected one of {', '.join(classes)}")
-    check_tensor_shapes(folder, names[0], config)
-
-
 def checked_contents(folder: Path, repository: str) -> Contents:
     """What the repository gets of a folder, once all of it holds together.
 
     Raises:
         ValueError: a part is missing; card, code, configuration, results and weights do not fit; a link leads
-            elsewhere. One line that names the file.
+            elsewhere; a text holds a secret. One line that names the file.
     """
-    check_complete(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    for name, what in {"config.json": "no config.json", "README.md": "no card (README.md)"}.items():
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder}: {what}; expected the folder of a model")
     check_links(folder)
     read_card(folder)
     files = contents(folder, repository)
-    check_sent_code(folder, files)
-    check_files_beside(folder, files)
-    check_private(folder, files)
-    check_configured_weights(folder)
+    check_model(folder, files)
+    check_texts(folder, files)
     if (folder / RESULTS).is_file():
-        check_there(folder)
-        with naming(folder / RESULTS, UNREADABLE):
-            results = results_in(folder / RESULTS)
-            expected = getattr(results, "weights_sha256", None)
+        expected = getattr(results_in(folder / RESULTS), "weights_sha256", None)
         if expected is not None and sha256(folder / WEIGHTS) != expected:
             raise ValueError(f"{folder / WEIGHTS}: weights_sha256 of its results.json differs")
     return files
 
 
-def fate(name: str, files: Contents, remote: Remote) -> str:
-    """What happens to a file of the repository."""
-    if name not in files:
-        return "deleted"
-    if name not in remote.hashes:
-        return "new"
-    if same(files[name], remote.hashes[name]):
-        return "unchanged"
-    return "replaced"
+def print_plan(folder: Path, repository: str, files: Contents, remote: Remote | None) -> None:
+    """Prints every file with its size and what happens to it, and what stays here.
 
-
-def print_files(files: Contents) -> None:
-    """Prints every file with its size, where the repository could not be asked what it has."""
-    for name in sorted(files):
-        print(f"  {name:<32} {human_bytes(size_of(files[name])):>10}")
-
-
-def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -> None:
-    """Prints every file with its size and what happens to it, what stays here, and what the card says."""
+    Args:
+        remote: None if the Hub does not answer.
+    """
     where = "a new repository"
-    if remote.sha is not None and remote.lacks_branch:
-        where = f"a new branch of main, at {remote.sha[:12]}"
+    if remote is None:
+        where = "not known what it has"
     elif remote.sha is not None:
-        where = f"now at {remote.sha[:12]}"
+        where = f"{'a new branch of main,' if remote.lacks_branch else 'now'} at {remote.sha[:12]}"
     print(f"{folder} → {repository} ({where})")
-    for name in sorted({*files, *deleted(files, remote)}):
-        size = ""
-        if name in files:
-            size = human_bytes(size_of(files[name]))
-        print(f"  {visible(name):<32} {size:>10}  {fate(name, files, remote)}")
+    for name, content in sorted(files.items()):
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        fate = "replaced" if remote is not None and name in remote.files else "new"
+        print(f"  {visible(name):<32} {size / 1e6:>10.3f} MB  {'' if remote is None else fate}".rstrip())
+    for name in deleted(files, remote) if remote is not None else []:
+        print(f"  {visible(name):<32} {'':>13}  deleted")
     kept = staying(folder)
     if kept:
         print(f"  stays here: {', '.join(map(visible, kept))}")
-    card = read_card(folder).data
-    said = "no licence stated"
-    if card.license is not None:
-        said = card.license
-    if card.pipeline_tag is not None:
-        said = f"{said}; {card.pipeline_tag}"
-    print(f"  card: in order ({said}); code, configuration and weights fit")
 
 
 def push(
@@ -221,7 +190,7 @@ def push(
     Args:
         dry_run: only says what would be done.
         private: whether a repository that is made now is private; None leaves it to the account's settings.
-        revision: another branch than main, begun from it where there is none of the name.
+        revision: another branch than main, begun from it if it does not exist.
 
     Raises:
         ValueError: as `checked_contents`, or the Hub does not take it; the repository is as it was.
@@ -236,8 +205,7 @@ def push(
         remote = remote_of(repository, revision)
     except ValueError:
         if dry_run:
-            print(f"{folder} → {repository} (not known what it has)")
-            print_files(files)
+            print_plan(folder, repository, files, None)
         raise
     if private and remote.is_public:
         raise ValueError(f"--private: {repository} is there already, and public; nothing was sent")
@@ -263,10 +231,9 @@ def push_all(
     """
     if "/" in owner:
         raise ValueError(f"--all {owner}: expected the owner alone, each folder's repository has the folder's name")
-    folders = published_folders(cards)
-    if not folders:
+    repositories = {f"{owner}/{folder.name}": folder for folder in published_folders(cards)}
+    if not repositories:
         raise ValueError(f"{cards}: no published folder; expected a clone of the project here")
-    repositories = {f"{owner}/{folder.name}": folder for folder in folders}
     for repository, folder in repositories.items():
         check_repository(repository)
         checked_contents(folder, repository)

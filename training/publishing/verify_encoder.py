@@ -20,7 +20,7 @@ from ..experiments.encoders import load_encoder
 from ..records import PublishedEncoder
 from ..records.results import RESULTS
 from ..tasks.embedding import padded_batches, unit_vectors
-from .stranger import HIDDEN, run_without_package
+from .recompute import HIDDEN, run_without_package
 
 
 PARENT = "parent"
