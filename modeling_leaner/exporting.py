@@ -5,7 +5,6 @@ those of transformers and, for a key-value cache, of ONNX files on the Hub: `pas
 `present.0.key` comes out. transformers.exporters, which is experimental, gives caches and free sizes other names.
 """
 
-import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,7 +22,13 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from .conversion import load_lean
 from .layers_leaner import LeanPreTrainedModel
-from .source_files import check_vocabulary, load_processors
+from .source_files import (
+    check_vocabulary,
+    copy_into,
+    load_processors,
+    read_source_json,
+    sentence_transformers_files,
+)
 from .support.documents import write_json
 from .support.files import whole_folder
 
@@ -414,9 +419,10 @@ def export(kind: str, source: str, output: Path, int8: bool = True) -> list[Expo
         if kind == "onnx" and int8:
             write_onnx_int8(folder / ONNX_FILE, folder / ONNX_INT8_FILE)
             exported.append(compared(exportable, load_onnx, folder, ONNX_INT8_FILE))
-        config = json.loads(exportable.model.config.to_json_string())
+        config = read_source_json(source, "config.json")  # the source's own, so that clients know its model_type
         config.pop("auto_map", None)  # names files of code, which are not there
         write_json(folder / "config.json", config)
+        copy_into(folder, sentence_transformers_files(source))
         for processor in processors:
             processor.save_pretrained(folder)
         write_json(folder / PARITY_FILE, document(exportable, exported))

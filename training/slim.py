@@ -55,6 +55,7 @@ from modeling_leaner.source_files import (
     copy_into,
     files_of,
     load_processors,
+    read_source_json,
     sentence_transformers_files,
     weights_sha256,
 )
@@ -65,13 +66,15 @@ from modeling_leaner.support.terminal import plain_console
 from modeling_leaner.support.turns import seconds_of, take_turns
 
 from .data.sources import BUILT_IN, load_split
-from .experiments.encoders import check_pooling
 
 
 CALIBRATION_ROWS = 256
 HELD_OUT_ROWS = 1_000
 TEMPERATURE = 2.0
 LEAST_ROWS = 32
+POOLING = "1_Pooling/config.json"
+MEAN = "pooling_mode_mean_tokens"
+MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers, which the family's vectors equal
 RESAMPLES = 1_000
 BELOW_KEEP = 3  # exit status if the model keeps less than `--keep`
 TOLERANCE = 0.85  # of the speed-up that layers must reach; narrower MLPs make up the rest
@@ -619,6 +622,23 @@ def run(settings: Settings) -> int:
         print(f"below --keep {settings.keep:g}: try a smaller --speedup, more --minutes or more rows", file=sys.stderr)
         return BELOW_KEEP
     return 0
+
+
+def check_pooling(source: str, files: set[str]) -> None:
+    """Raises ValueError where sentence-transformers' files, if there are any, ask for other pooling than the mean."""
+    if "modules.json" not in files:
+        return
+    kinds = [module["type"].rpartition(".")[2] for module in read_source_json(source, "modules.json")]
+    for kind in kinds:
+        if kind not in MODULES:
+            raise ValueError(f"{source}: modules.json: {kind}; expected no modules but {', '.join(MODULES)}")
+    if POOLING not in files:
+        return
+    pooling = read_source_json(source, POOLING)
+    modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
+    mode = pooling.get("pooling_mode", "mean")
+    if (modes and modes != [MEAN]) or mode not in ("mean", ["mean"]):
+        raise ValueError(f"{source}: {POOLING}: {', '.join(modes) or mode}; expected {MEAN} alone")
 
 
 def check(settings: Settings) -> None:

@@ -335,50 +335,48 @@ def study(
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def publish(
     context: typer.Context,
-    grid: Annotated[
+    source: Annotated[
         Path | None,
         typer.Argument(
-            metavar="GRID.yaml",
-            help="Grid file. [default: renew every published folder]",
-            callback=check_grid_file,
+            metavar="GRID.yaml|RUN",
+            help="Grid file, or a run that taught an encoder from its parent. [default: renew every published folder]",
         ),
     ] = None,
+    name: Annotated[str | None, typer.Option(help="Of a RUN: its folder in model_cards/.")] = None,
+    parent: Annotated[str | None, typer.Option(help="Of a RUN: folder or Hub id of the encoder that was cut.")] = None,
+    base_model: Annotated[str | None, typer.Option(help="Hub id of a --parent that is a folder.")] = None,
+    texts: Annotated[str | None, typer.Option(help="Of a RUN: sources of its sentences, for the card.")] = None,
     data_files: DataFiles = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Publish existing folders from their runs again.")
     ] = False,
     license: License = None,
+    rounds: Annotated[int, typer.Option(min=3, help="Of a RUN: turns of the timing.")] = 15,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of a RUN: of PyTorch and onnxruntime.")] = 1,
 ) -> None:
-    """Publish the runs of a grid as folders of model_cards/, ready for the Hub."""
-    if grid is None and (data_files or replace or license):
-        context.fail("--data-files, --replace and --license need a grid file")
-    with slow_imports():
-        from ..training.publishing.publish import publish_all
-    publish_all(grid, data_files or [], replace, license)
+    """Publish the runs of a grid, or a sentence encoder, as folders of model_cards/, ready for the Hub.
 
-
-@commands.command(cls=Command, rich_help_panel=PUBLISHING)
-def publish_encoder(
-    name: Annotated[str, typer.Argument(help="Of the new folder in model_cards/.")],
-    parent: Annotated[str, typer.Argument(help="Folder or Hub id of the encoder that was cut.")],
-    cut: Annotated[Path, typer.Argument(help="Folder that leaner slim wrote.")],
-    run: Annotated[Path, typer.Argument(help="Run of leaner train with --shape CUT and --teacher PARENT.")],
-    base_model: Annotated[str | None, typer.Option(help="Hub id of a PARENT that is a folder.")] = None,
-    license: License = None,
-    data_files: DataFiles = None,
-    rounds: Annotated[int, typer.Option(min=3, help="How often every model has its turn.")] = 30,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Take a folder that is there anew.")] = False,
-    texts: Annotated[str | None, typer.Option(help="Sources of the training sentences, for the card.")] = None,
-) -> None:
-    """Put a sentence encoder that was cut and recovered into model_cards/, ready for the Hub, beside its parent."""
+    Example: leaner publish runs/recovered --name minilm-4-layers --parent sentence-transformers/all-MiniLM-L6-v2
+    """
+    if source is None and (data_files or replace or license):
+        context.fail("--data-files, --replace and --license need a grid file or a run")
+    if source is None or source.suffix in (".yaml", ".yml"):
+        if source is not None:
+            check_grid_file(source)
+        with slow_imports():
+            from ..training.publishing.publish import publish_all
+        publish_all(source, data_files or [], replace, license)
+        return
+    if name is None or parent is None:
+        context.fail("a run needs --name and --parent")
+    check_folders([source])
     check_trained(parent)
-    check_folders([cut, run])
     base_model = base_model_of(base_model, parent)
     with slow_imports():
-        from ..training.publishing.publish_encoder import Origin, publish_and_index
-    origin = Origin(parent, cut, run, base_model, license, texts)
-    publish_and_index(name, origin, data_files or [], replace, rounds, threads)
+        from ..training.publishing.encoders import Origin, publish_encoder
+        from ..training.publishing.index import write_index
+    print(publish_encoder(name, Origin(source, parent, base_model, license, texts), data_files or [], rounds, threads))
+    print(write_index(Path("model_cards")))
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

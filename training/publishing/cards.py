@@ -14,7 +14,7 @@ from modeling_leaner.support.files import sha256, write_bytes
 from ..experiments.evidence import baseline_of, dataset_name
 from ..experiments.grid import is_folder_name
 from ..experiments.run_statistics import gain, row_error
-from ..records import Cell, Evidence, Guess, PublishedEncoder, PublishedResults, RunResults
+from ..records import Cell, Evidence, Guess, PublishedResults, RunResults
 from ..records.results import LOCAL_FILES, RESULTS
 from ..running.card import TRAINING_FIGURE, run_card
 from ..running.figure import plot
@@ -23,7 +23,6 @@ from ..running.snippets import snippet
 from ..running.trainer import METRICS_FILE
 from ..tasks.distillation import loss_unit_of
 from ..tasks.registry import TASKS
-from .encoder_card import encoder_card
 from .folders import Run, check_tensor_shapes, read_run
 from .rendering import fill_card
 
@@ -125,8 +124,6 @@ def render(folder: Path) -> tuple[dict[str, str | None], RunResults]:
     run = read_run(folder)
     results = run.results
     check_tensor_shapes(folder, results.architecture, run.config)
-    if isinstance(results, PublishedEncoder):
-        return {README: encoder_card(folder, run)}, results
     if not isinstance(results, PublishedResults):
         return {README: run_card(folder, run.config, results)}, results
     return {README: published_card(folder, run), EVAL_RESULTS: eval_results(results)}, results

@@ -4,9 +4,11 @@ A published folder holds the files of the package that its model needs, so that 
 installed. Whoever loads it with `trust_remote_code=True` runs them: no other code may be there.
 """
 
+import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +26,7 @@ from modeling_leaner.support.documents import naming, read_json, read_object, re
 from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.licenses import check_license
 
-from ..records import CutStep, PublishedEncoder, PublishedResults, Record, RunResults, SlimFile, checked
+from ..records import CutStep, PublishedResults, Record, RunResults, SlimFile, checked
 from ..records.results import PUBLISHED, RESULTS
 from ..running.card import settings_of
 from ..running.loading import tensor_shapes
@@ -82,10 +84,8 @@ def config_class_of(folder: Path) -> type[LeanConfig]:
 
 
 def results_in(file: Path) -> RunResults:
-    """results.json of a published model, a sentence encoder, or a run. Raises ValueError that names the field."""
+    """results.json of a published model or a run. Raises ValueError that names the field."""
     document = read_object(file)
-    if "comparison" in document:
-        return checked(PublishedEncoder, document, file)
     if "evidence" in document or "weights_sha256" in document:
         return checked(PublishedResults, document, file)
     return checked(RunResults, document, file)
@@ -142,6 +142,30 @@ def check_tensor_shapes(folder: Path, architecture: str, config: PreTrainedConfi
 def published_folders(cards: Path) -> list[Path]:
     """Every published folder, of whatever kind."""
     return sorted(path.parent for path in cards.glob("*/config.json"))
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A path beside `target` to make a folder at, which takes its place if all goes well; else `target` stays.
+
+    Raises:
+        ValueError: as raised within, about `target` instead of the path.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".publish-") as scratch:
+        folder, before = Path(scratch) / target.name, Path(scratch) / "before"
+        try:
+            yield folder
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(folder), str(target))) from error
+        if target.is_dir():
+            target.rename(before)  # deleted with the scratch folder, once the new one is in place
+        try:
+            folder.rename(target)
+        except BaseException:  # Ctrl-C, too
+            if before.is_dir():
+                before.rename(target)
+            raise
 
 
 # Pruned models

@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.documents import read_json
 from modeling_leaner.support.files import replace_files
 
 from ..experiments.evidence import PEERS
 from ..experiments.grid_results import load_folder
 from ..experiments.run_statistics import MAX_P, MIN_PAIRS
 from ..experiments.summary import summarise
-from ..records import PublishedEncoder, PublishedResults
+from ..records import PublishedResults
 from ..records.results import RESULTS
 from ..tasks.registry import TASKS
+from .encoders import is_encoder, kept
 from .figures import curves_figure, forest_figure
 from .folders import published_folders, results_in
 from .rendering import TEMPLATES, markdown
@@ -233,24 +235,29 @@ def differences(grids: Iterable[GridSummary]) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["metric", "grid", "shape", "difference", "low", "high"])
 
 
-def encoder_line(results: PublishedEncoder) -> tuple[str, ...]:
-    """A published sentence encoder in a line of a table; the original's scores in parentheses."""
-    parent, own = results.parent_scores, results.own_scores
-    scores = [f"{own.scores[name]:.3f} ({parent.scores[name]:.3f})" for name in ("stsb_test", "qnli", "cosine")]
-    shape = f"{len(own.heads_per_layer)} × {heads_text(own.heads_per_layer, ', ')}".replace(" ", "&nbsp;")
-    faster = own.times[max(own.times, key=int)].speed
-    base = results.base_model
-    return (f"[{results.name}]({results.name})", base, shape, f"{own.parameters:,}", *scores, f"{faster:.2f} ×")
+def encoder_line(results: dict) -> tuple[str, ...]:
+    """A published sentence encoder in a line of a table."""
+    parent, own, _, int8 = results["benchmark"]["models"]
+    share = [kept(each, parent) for each in (own, int8)]
+    speed = [each["speed"]["64"] for each in (own, int8)]
+    return (
+        f"[{results['name']}]({results['name']})",
+        results["base_model"],
+        f"{len(results['heads_per_layer'])} × {heads_text(results['heads_per_layer'], ', ')}".replace(" ", "&nbsp;"),
+        f"{results['parameters'] / 1e6:.1f}M",
+        *(f"{share:.1%}, {speed:.2f} ×" for share, speed in zip(share, speed)),
+    )
 
 
 def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
     """The published sentence encoders, and the other models by task and grid."""
     encoders, miniatures = [], []
     for folder in published_folders(cards):
+        if is_encoder(folder):
+            encoders.append(encoder_line(read_json(folder / RESULTS)))
+            continue
         results = results_in(folder / RESULTS)
-        if isinstance(results, PublishedEncoder):
-            encoders.append(encoder_line(results))
-        elif isinstance(results, PublishedResults):
+        if isinstance(results, PublishedResults):
             grid = results.evidence.grid
             guess = grids[grid].best_guess
             line = (
@@ -263,16 +270,7 @@ def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
                 f"[{grid}](#{grid})",
             )
             miniatures.append(((list(TASKS).index(results.task), grid, results.name), line))
-    of_encoders = (
-        "model",
-        "pruned from",
-        "layers × heads",
-        "parameters",
-        "STS-B test",
-        "QNLI MRR@10",
-        "cosine",
-        "speed",
-    )
+    of_encoders = ("model", "pruned from", "layers × heads", "parameters", "STS kept, speed", "in 8 bits")
     of_miniatures = ("model", "task", "layers × heads × size", "parameters", "score", "best baseline", "compared in")
     return {
         "sentence encoders": markdown(of_encoders, encoders),

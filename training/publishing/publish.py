@@ -6,10 +6,9 @@ grid. If the folder exists, only the evidence, the card and the copies of the mo
 everything from the run again. Without a grid, all published folders are renewed.
 """
 
-import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -29,7 +28,7 @@ from ..experiments.grid_results import GridResults, load_results
 from ..experiments.guess_files import GUESSES
 from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
-from ..records import Continuations, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
+from ..records import Continuations, Evidence, PublishedResults, RunResults, checked
 from ..records.published import OWN_GRIDS
 from ..records.results import LOCAL_FILES, PUBLISHED, RESULTS
 from ..running.environment import is_clone
@@ -40,11 +39,13 @@ from ..settings.yaml_files import read_yaml
 from ..tasks.language import CausalLM
 from ..tasks.registry import TASKS
 from .cards import write_card
+from .encoders import is_encoder, renew_encoder
 from .folders import (
     CARDS,
     check_parent_weights,
     published_folders,
     renew_code,
+    replacing,
     results_in,
     slim_file_in,
     without_local_settings,
@@ -59,30 +60,6 @@ RUN_FILES = (  # what a published folder has of its run
     "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
     "tokenizer_config.json special_tokens_map.json training.png metrics.jsonl"
 ).split()
-
-
-@contextlib.contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """A path beside `target` to make a folder at, which takes its place if all goes well; else `target` stays.
-
-    Raises:
-        ValueError: as raised within, about `target` instead of the path.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".publish-") as scratch:
-        folder, before = Path(scratch) / target.name, Path(scratch) / "before"
-        try:
-            yield folder
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(folder), str(target))) from error
-        if target.is_dir():
-            target.rename(before)  # deleted with the scratch folder, once the new one is in place
-        try:
-            folder.rename(target)
-        except BaseException:  # Ctrl-C, too
-            if before.is_dir():
-                before.rename(target)
-            raise
 
 
 def write_published_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
@@ -366,10 +343,12 @@ def renew_all() -> None:
     """Renews every published folder. Raises ValueError for one that no grid publishes, nor is an encoder's."""
     loaded: dict[str, GridResults] = {}
     for folder in published_folders(CARDS):
+        if is_encoder(folder):
+            renew_encoder(folder)
+            print(folder)
+            continue
         results = results_in(folder / RESULTS)
-        if isinstance(results, PublishedEncoder):
-            renew_folder(folder)
-        elif isinstance(results, PublishedResults):
+        if isinstance(results, PublishedResults):
             file = results.grid_file
             if file not in loaded:
                 loaded[file] = load_results(load_grid(Path(file)))

@@ -11,25 +11,23 @@ from pathlib import Path
 
 from modeling_leaner.support.quiet import quiet_libraries
 
-from ..experiments.encoder_rows import NAMES
-from ..records import PublishedEncoder, PublishedResults, RunResults
+from ..experiments.embedding_benchmark import SOURCES
+from ..records import PublishedResults, RunResults
 from ..records.results import RESULTS
 from ..running.run_folder import RECIPE
 from ..settings.command_line import copy_options
 from ..settings.yaml_files import read_yaml
 from .cards import render
+from .encoders import is_encoder, verify_encoder
 from .folders import CARDS, check_code, check_links, check_there, published_folders, results_in
 from .recompute import check_metrics, metrics_of
-from .verify_encoder import PARENT, verify_encoder
 
 
 Copies = dict[str, list[str]]
 
 
 def names_of(results: RunResults) -> list[str]:
-    """What `--data` may call the data of a folder."""
-    if isinstance(results, PublishedEncoder):
-        return [*NAMES, PARENT]
+    """What `--data` may call the data of a folder of a grid."""
     return [name for name in (results.dataset_config, results.dataset.split("/")[-1], results.dataset) if name]
 
 
@@ -50,9 +48,11 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
     """
     check_there(folder)
     check_links(folder)
+    if is_encoder(folder):
+        return verify_encoder(folder, {name: paths[0] for name, paths in given.items()}, short)
     check_code(folder)  # before anything of the folder is loaded, let alone run
     files, results = render(folder)
-    if not isinstance(results, PublishedResults | PublishedEncoder):
+    if not isinstance(results, PublishedResults):
         raise ValueError(f"{folder / RESULTS}: evidence is missing; leaner publish writes it")
     for name, text in files.items():
         path = folder / name
@@ -60,8 +60,6 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
             raise ValueError(f"{path}: not what leaner publish writes from {folder / RESULTS}")
     if read_yaml(folder / RECIPE) != {**results.recipe, "shape": results.shape}:
         raise ValueError(f"{folder / RECIPE}: not the recipe of {folder / RESULTS}")
-    if isinstance(results, PublishedEncoder):
-        return verify_encoder(folder, results, {name: paths[0] for name, paths in given.items()}, short)
     return verify_metrics(folder, results, local_files(results, given), short)
 
 
@@ -88,7 +86,9 @@ def local_copies(entries: Sequence[str], folders: Sequence[Path]) -> Copies:
     copies = {name: [where] for name, _, where in (entry.partition("=") for entry in entries) if where}
     if len(copies) < len(entries):
         raise ValueError("--data: expected NAME=FOLDER, each once, such as cifar10=data/cifar10")
-    known = {name for folder in folders if copies for name in names_of(results_in(folder / RESULTS))}
+    known = set()
+    for folder in folders if copies else ():
+        known.update([*SOURCES, "sentences"] if is_encoder(folder) else names_of(results_in(folder / RESULTS)))
     for name in sorted(copies.keys() - known):
         raise ValueError(f"--data: {name} is no dataset of these folders, expected one of {', '.join(sorted(known))}")
     return copies

@@ -3,16 +3,6 @@
 # ruff: noqa: F401 (what is imported here is taken from here)
 
 from .base import Count, Duration, Record, checked, message_of
-from .encoders import (
-    Difference,
-    EncoderComparison,
-    EncoderScores,
-    EncoderTime,
-    Lengths,
-    PublishedEncoder,
-    StoredWeights,
-    TextRows,
-)
 from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
 from .guesses import Guess, RowError
 from .published import (

@@ -1,0 +1,324 @@
+"""A sentence encoder in model_cards/: what `leaner train --shape CUT --teacher PARENT` made, beside its parent.
+
+The folder is a plain BertModel if all layers have the same number of heads, with the files of sentence-transformers
+and the ONNX graph in 8 bits. results.json holds how it was trained and the scores of `leaner evaluate`.
+"""
+
+import json
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import requires, version
+from pathlib import Path
+
+import pandas as pd
+import torch
+from huggingface_hub import EvalResult, ModelCardData
+
+from modeling_leaner import exporting
+from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.conversion import ConversionError, convert, load_lean
+from modeling_leaner.source_files import RECORD, copy_into, load_processors, sentence_transformers_files
+from modeling_leaner.support.documents import read_json, write_json
+from modeling_leaner.support.files import sha256, write_bytes
+from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.transfer import without_local_paths
+
+from ..experiments import embedding_benchmark
+from ..experiments.grid import is_folder_name
+from ..records.results import RESULTS
+from ..running.metadata import project_link, repository, rounded
+from ..settings.combinations import without_idle_steps
+from ..settings.command_line import words_of
+from .folders import CARDS, check_code, check_no_other_code, is_code, renew_code, replacing, without_local_settings
+from .rendering import fill_card
+
+
+KIND = "sentence encoder"
+LENGTH_FILE = "sentence_bert_config.json"
+VERSIONS_FILE = "config_sentence_transformers.json"
+RIVALS = Path("docs/encoders.csv")
+LIBRARY = "sentence-transformers"
+OFF = {WEIGHTS: 0.002, exporting.ONNX_INT8_FILE: 0.006}  # how far a score may be off on another processor
+SHORT = ("stsb",)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an encoder is made of.
+
+    Attributes:
+        run: folder of the finished run of `leaner train`.
+        parent: folder or Hub id of the encoder that was cut, and `base_model`, its Hub id.
+        texts: sources of the training sentences, for the card.
+    """
+
+    run: Path
+    parent: str
+    base_model: str
+    license: str | None = None
+    texts: str | None = None
+
+
+def is_encoder(folder: Path) -> bool:
+    """Whether a folder is a published sentence encoder."""
+    return (folder / RESULTS).is_file() and read_json(folder / RESULTS).get("kind") == KIND
+
+
+# Publishing
+
+
+def publish_encoder(
+    name: str, origin: Origin, data: Sequence[str], rounds: int, threads: int | None, cards: Path = CARDS
+) -> Path:
+    """Writes or replaces the folder, whole or not at all; the benchmark reads it as its users do.
+
+    Args:
+        data: as of `embedding_benchmark.local_copies`.
+        rounds, threads: of the timing.
+
+    Raises:
+        ValueError, OSError: run, cut and parent do not belong together, a file or rows are missing.
+    """
+    quiet_libraries()
+    if not is_folder_name(name):
+        raise ValueError(f"--name {name}: expected a folder's name of a-z, 0-9, dots and hyphens")
+    target = cards / name
+    if target.exists() and not is_encoder(target):
+        raise ValueError(f"{target}: there already, and no sentence encoder; choose another name")
+    rows = embedding_benchmark.local_copies(data or list(embedding_benchmark.SOURCES))
+    run, cut = read_run(origin)
+    others = sentence_transformers_files(origin.parent)
+    if "modules.json" not in others:
+        raise ValueError(f"{origin.parent}: no modules.json; expected an encoder of sentence-transformers")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    model = load_lean(str(origin.run)).eval()
+    with replacing(target) as folder:
+        folder.mkdir()
+        shape = write_model(folder, model, origin, others)
+        with tempfile.TemporaryDirectory() as scratch:
+            parent = export_int8(origin.parent, Path(scratch) / Path(origin.base_model).name)
+            own = export_int8(str(folder), Path(scratch) / name)
+            (folder / exporting.ONNX_INT8_FILE).parent.mkdir()
+            own.rename(folder / exporting.ONNX_INT8_FILE)
+            sources = [origin.parent, str(folder), str(parent), str(folder / exporting.ONNX_INT8_FILE)]
+            benchmark = embedding_benchmark.compare(sources, rows, rounds)
+        short = Path(origin.base_model).name
+        for measured, title in zip(benchmark["models"], (short, name, f"{short}, int8", f"{name}, int8")):
+            measured["model"] = title
+        results = {
+            "kind": KIND,
+            "name": name,
+            "base_model": origin.base_model,
+            "license": origin.license,
+            "texts": origin.texts,
+            **shape,
+            "cuts": cut["cuts"],
+            "commands": commands_of(name, origin, run, cut, rows),
+            "training": {key: run[key] for key in ("seed", "learning_rate", "train", "training_data", "environment")},
+            "benchmark": benchmark,
+            "sha256": {file: sha256(folder / file) for file in OFF},
+        }
+        write_json(folder / RESULTS, results)
+        write_bytes(folder / "README.md", card(folder).encode())
+    return target
+
+
+def read_run(origin: Origin) -> tuple[dict, dict]:
+    """The results of the run, and the slim.json of the folder that it began from.
+
+    Raises:
+        ValueError: a file is missing, or the run's teacher is not the parent.
+    """
+    file = origin.run / RESULTS
+    if not file.is_file():
+        raise ValueError(f"{file}: missing; expected the folder of a finished run of leaner train")
+    run = read_json(file)
+    teacher = run["recipe"].get("teacher")
+    if teacher not in (origin.parent, origin.base_model):
+        raise ValueError(f"{file}: recipe.teacher is {teacher}, expected {origin.parent}")
+    record = Path(run["shape"]) / RECORD
+    if not record.is_file():
+        raise ValueError(f"{record}: missing; expected a folder that leaner slim wrote, the shape of {origin.run}")
+    return run, read_json(record)
+
+
+def write_model(folder: Path, model, origin: Origin, others: Mapping[str, Path]) -> dict:
+    """Weights in float16 that load as float32, tokenizer, files of sentence-transformers; returns what was written."""
+    counts = model.config.count_parameters()
+    shape = {
+        "heads_per_layer": list(model.config.heads_per_layer),
+        "parameters": model.num_parameters(),
+        "embedding_parameters": counts.embeddings,
+        "dimension": model.config.hidden_size,
+    }
+    model.pooler = load_lean(origin.parent).pooler  # which training drops; without it, loading would warn
+    try:
+        written = convert(model)
+    except ConversionError:
+        written = model
+    written.half().save_pretrained(folder)
+    (folder / WEIGHTS).chmod(0o644)  # which safetensors narrows
+    config = read_json(folder / "config.json") | {"dtype": "float32"}
+    config.pop("_name_or_path", None)
+    write_bytes(folder / "config.json", (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    if written is model:
+        renew_code(folder)
+    copy_into(folder, others)
+    settings = read_json(folder / LENGTH_FILE) if LENGTH_FILE in others else {}
+    length = settings.get("max_seq_length") or model.config.max_position_embeddings
+    write_json(folder / LENGTH_FILE, settings | {"max_seq_length": length})
+    floor = next(each for each in requires("modeling_leaner") if each.startswith("transformers"))
+    versions = {"sentence_transformers": version("sentence-transformers"), "transformers": version("transformers")}
+    file = folder / VERSIONS_FILE
+    known = read_json(file) if file.is_file() else {}
+    known |= {"__version__": versions, "requirements": {"transformers": floor.removeprefix("transformers")}}
+    write_json(file, known)
+    (tokenizer,) = load_processors(origin.parent)
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.backend_tokenizer.enable_truncation(length)
+    tokenizer.model_max_length = length
+    tokenizer.init_kwargs.pop("max_length", None)
+    tokenizer.save_pretrained(folder)
+    return {"architecture": type(written).__name__, **shape, "max_length": length}
+
+
+def export_int8(source: str, output: Path) -> Path:
+    """The ONNX graph of an encoder in 8 bits, with the files that the benchmark reads beside it."""
+    exporting.export("onnx", source, output)
+    return output / exporting.ONNX_INT8_FILE
+
+
+def commands_of(name: str, origin: Origin, run: Mapping, cut: Mapping, rows: Mapping[str, str | None]) -> list[str]:
+    """What made the folder, from the parent on, without paths of this machine."""
+    recipe = without_idle_steps(without_local_settings(run["recipe"]))
+    recipe |= {"teacher": origin.parent, "data_files": run["recipe"].get("data_files")}
+    settings = {"shape": run["shape"], "seed": run["seed"], "output_dir": str(origin.run)}
+    publish = ["leaner", "publish", str(origin.run), "--name", name, "--parent", origin.parent]
+    publish += ["--base-model", origin.base_model, *(["--license", origin.license] if origin.license else [])]
+    publish += ["--data", *(f"{score}={path}" if path else score for score, path in rows.items())]
+    train = ["leaner", "train", *words_of(settings | recipe)]
+    commands = [cut["command"], shlex.join(train), shlex.join(publish)]
+    if Path(origin.parent).exists():
+        commands.insert(0, f"leaner convert {origin.base_model} {origin.parent}")
+    return [without_local_paths(command) for command in commands]
+
+
+# The card
+
+
+def card(folder: Path) -> str:
+    """The text of the card."""
+    results = read_json(folder / RESULTS)
+    parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
+    return fill_card(
+        "encoder_card.md",
+        metadata=metadata(results),
+        results=results,
+        parent=parent,
+        own=own,
+        parent_int8=parent_int8,
+        own_int8=own_int8,
+        titles=embedding_benchmark.TITLES,
+        sts_tests=[name for name in embedding_benchmark.STS if name in own["scores"] and not name.startswith("stsb")],
+        kept=lambda model: kept(model, parent),
+        rivals=rivals(len(results["heads_per_layer"])),
+        is_plain=not any(map(is_code, folder.iterdir())),
+        repository=repository(results["name"]),
+        project=project_link(),
+    )
+
+
+def kept(model: Mapping, parent: Mapping) -> float | None:
+    """The mean over STS test sets, as a share of the parent's."""
+    means = [embedding_benchmark.mean_sts(each["scores"]) for each in (model, parent)]
+    return None if None in means else means[0] / means[1]
+
+
+def rivals(layers: int) -> list[dict]:
+    """Published encoders with so many layers, the parent, and two that do more: the fastest and the best."""
+    table = pd.read_csv(RIVALS, comment="#")
+    same = table[table["layers"] == layers]
+    known = table[table["relative_speed"].notna()]
+    ends = known.loc[[known["relative_speed"].idxmax(), known["stsb_test"].idxmax()]]
+    return pd.concat([same, ends]).drop_duplicates("model").to_dict("records")
+
+
+def metadata(results: Mapping) -> str:
+    """The YAML by which the Hub shows and finds the model."""
+    own = results["benchmark"]["models"][1]
+    evaluations = [
+        EvalResult(
+            task_type="sentence-similarity",
+            metric_type="cosine_spearman",
+            metric_name="Spearman correlation of the cosine",
+            metric_value=rounded(own["scores"][name]),
+            dataset_type=source.dataset,
+            dataset_name=source.title,
+            dataset_split=source.split,
+        )
+        for name, source in embedding_benchmark.STS.items()
+        if name in own["scores"]
+    ]
+    code = [] if results["architecture"] == "BertModel" else ["custom_code"]
+    return ModelCardData(
+        library_name=LIBRARY,
+        pipeline_tag="sentence-similarity",
+        language="en",
+        license=results["license"],
+        base_model=results["base_model"],
+        base_model_relation="finetune",  # the Hub knows no cut
+        model_name=results["name"],
+        eval_results=evaluations,
+        tags=[LIBRARY, "feature-extraction", "transformers", "transformers.js", "onnx", "pruned", *code],
+    ).to_yaml()
+
+
+def renew_encoder(folder: Path) -> None:
+    """Writes code, if the folder has any, and card anew."""
+    if (folder / "config.json").is_file() and read_json(folder / "config.json")["model_type"].startswith("lean"):
+        renew_code(folder)
+    write_bytes(folder / "README.md", card(folder).encode())
+
+
+# Verification
+
+
+def verify_encoder(folder: Path, given: Mapping[str, str], short: bool = False) -> str:
+    """Recomputes the scores of both files; returns one line that says what was compared.
+
+    Args:
+        given: local copies of the rows by name.
+        short: the correlation on STS-B's validation pairs alone.
+
+    Raises:
+        ValueError: a file is not the one that was scored, or a score is too far off; names file and field.
+    """
+    results = read_json(folder / RESULTS)
+    place = folder / RESULTS
+    for file, expected in results["sha256"].items():
+        found = sha256(folder / file)
+        if found != expected:
+            raise ValueError(f"{place}: sha256.{file} is {expected}, the file has {found}")
+    if results["architecture"] == "BertModel":
+        code = [path.name for path in folder.rglob("*") if is_code(path)]
+        if code:
+            raise ValueError(f"{folder / code[0]}: expected no code in a plain folder")
+        check_no_other_code(folder)
+    else:
+        check_code(folder)
+    if (folder / "README.md").read_text(encoding="utf-8") != card(folder):
+        raise ValueError(f"{folder / 'README.md'}: not what leaner publish writes from {place}")
+    scored = results["benchmark"]["models"][1]["scores"]
+    names = [name for name in scored if name in embedding_benchmark.SOURCES and (not short or name in SHORT)]
+    rows = {name: given.get(name) for name in names}
+    fresh = embedding_benchmark.compare([str(folder), str(folder / exporting.ONNX_INT8_FILE)], rows, rounds=0)
+    for measured, stated, allowed in zip(fresh["models"], results["benchmark"]["models"][1::2], OFF.values()):
+        for name in names:
+            found, expected = measured["scores"][name], stated["scores"][name]
+            if not abs(found - expected) <= allowed:
+                where = f"{place}: {name} of {stated['model']}"
+                raise ValueError(f"{where} is {expected:.4f}, the weights give {found:.4f} (± {allowed:g})")
+    return ", ".join(f"{name} {fresh['models'][0]['scores'][name]:.4f}" for name in names)
