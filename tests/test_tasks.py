@@ -9,6 +9,7 @@ from datasets import ClassLabel, Dataset, load_dataset
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.sources import text_columns
 from modeling_leaner.training.data.tokenizer import train_tokenizer
+from modeling_leaner.training.running.reevaluate import reduced
 from modeling_leaner.training.settings.recipes import parse
 from modeling_leaner.training.tasks.classification import ImageClassification
 from modeling_leaner.training.tasks.registry import TASKS
@@ -176,6 +177,30 @@ def test_language_model_scores(tmp_path):
     assert scores["loss"] == pytest.approx(nats / (batch["labels"][:, 1:] != -100).sum().item(), rel=1e-5)
     assert scores["bits_per_byte"] == pytest.approx(nats / np.log(2) / text, rel=1e-5)
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
+
+
+def test_losses_of_repeated_bigrams_and_of_other_tokens(tmp_path):
+    """Against a loop over the tokens, on few different ones and on rows of several lengths."""
+    task, rows = text_task("causal-lm", tmp_path, family="gpt", tokenizer="byte-bpe")
+    task.text_bytes = 1
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 4, size) for size in (24, 17, 2, 9)]
+    labels = task.collate([{"input_ids": row} for row in rows])["labels"]
+    logits = torch.randn(*labels.shape, task.config.vocab_size, generator=torch.manual_seed(0))
+    losses = {True: [], False: []}
+    for row, of_row in zip(rows, logits.log_softmax(-1)):
+        seen = set()
+        for place in range(1, len(row)):
+            bigram = (row[place - 1], row[place])
+            losses[bigram in seen].append(-of_row[place - 1, row[place]].item())
+            seen.add(bigram)
+    kept = [task.reduce(logits, labels), reduced("ForCausalLM", logits, labels)]
+    for sums in kept:
+        scores = task.score(EvalPrediction(sums.numpy(), None))
+        assert scores["loss_repeated_bigram"] == pytest.approx(np.mean(losses[True]), rel=1e-5)
+        assert scores["loss_other"] == pytest.approx(np.mean(losses[False]), rel=1e-5)
+    short = task.score(EvalPrediction(kept[0][2:3].numpy(), None))
+    assert "loss_repeated_bigram" not in short and short["loss_other"] == pytest.approx(short["loss"])
 
 
 def test_sums_of_each_row(tmp_path):

@@ -26,7 +26,7 @@ from .stranger import HIDDEN, run_without_package
 
 
 UNVERIFIABLE = ("embedding", "question-answering")  # tasks whose outputs or labels `score_outputs` does not read
-LOSSES = ("loss", "perplexity", "bits_per_byte", "squared_error")
+LOSSES = ("loss", "perplexity", "bits_per_byte", "loss_repeated_bigram", "loss_other", "squared_error")
 
 
 def batches(evaluation: PreparedRun) -> dict[str, torch.Tensor]:
