@@ -22,8 +22,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.support.images import with_channels
 
-from ..data.images import decoded_image, with_encoded_images
-from ..data.sources import Rows
+from ..data.sources import Rows, decoded_image, with_encoded_images
 from ..settings.arguments import RecipeArguments
 from .base import (
     Batch,

@@ -20,8 +20,7 @@ from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.support.models import mean_over_tokens
 
-from ..data.sentences import sentences
-from ..data.sources import Rows
+from ..data.sources import Rows, sentences
 from .base import (
     ROWS_AT_ONCE,
     Batch,
