@@ -28,10 +28,10 @@ from .base import (
     batches_by_length,
     check_text,
     find_column,
+    finite_numbers,
     label_candidates,
     prepared_rows,
     require_columns,
-    shown,
 )
 from .distillation import ROWS_SORTED, load_teacher, precision, rows_of_run, state_sha256
 
@@ -134,16 +134,9 @@ class Embedding(TextTask):
         if self.has_pairs:
             numbers = [0.0] * len(indices)
             if self.label_column is not None:
-                numbers = self._numbers(batch, indices, source)
+                numbers = finite_numbers(batch, self.label_column, indices, source)
             prepared["labels"] = [number for number in numbers for _ in self.texts]
         return prepared
-
-    def _numbers(self, batch: dict[str, list], indices: list[int], source: str) -> list[float]:
-        """Raises ValueError for a label that is no finite number."""
-        for index, value in zip(indices, batch[self.label_column]):
-            if not isinstance(value, int | float) or not np.isfinite(value):
-                raise ValueError(f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is no number")
-        return [float(value) for value in batch[self.label_column]]
 
     def collate(self, rows: list[dict]) -> Batch:
         """Token ids and mask (B, T), and `labels`: the teacher's vectors (B, D), or the numbers of the pairs (B).

@@ -27,7 +27,6 @@ class LanguageModelling(TextTask):
     Nothing is dropped: the last row of each 1,000 documents is short.
     """
 
-    trained_unit = "rows"
     is_scored_by_token = True
     has_full_rows = True
     predicts_special_tokens = True  # such as the end of a text
