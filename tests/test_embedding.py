@@ -170,13 +170,16 @@ def test_pairs_without(folders):
 
 
 def test_the_right_document_is_found():
+    def found(queries, documents):
+        return embedding.reciprocal_ranks(queries, documents, np.arange(len(queries))).tolist()
+
     vectors = np.eye(12)
-    assert embedding.mean_reciprocal_rank(vectors, vectors) == 1
-    assert embedding.mean_reciprocal_rank(vectors[:1], np.array([[0.5] * 12, *vectors])) == 0.5
+    assert found(vectors, vectors) == [1] * 12
+    assert found(vectors[:1], np.array([[0.5] * 12, *vectors])) == [0.5]
     far = np.array([[-1.0] + [0.0] * 11, *vectors[:11]])
-    assert embedding.mean_reciprocal_rank(vectors[:1], far) == 0  # eleven are nearer
-    assert embedding.mean_reciprocal_rank(vectors[:1], np.array([vectors[0]] * 3)) == 1  # the same text again
-    assert np.isnan(embedding.mean_reciprocal_rank(vectors, vectors * np.nan))
+    assert found(vectors[:1], far) == [0]  # eleven are nearer
+    assert found(vectors[:1], np.array([vectors[0]] * 3)) == [1]  # the same text again
+    assert np.isnan(found(vectors, vectors * np.nan)).all()
 
 
 @pytest.mark.parametrize(
