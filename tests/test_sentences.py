@@ -3,8 +3,7 @@
 import pytest
 from command import leaner
 from datasets import Dataset
-from modeling_leaner.training.data import sentences as sentence_files
-from modeling_leaner.training.data.sentences import sentences, words_of
+from modeling_leaner.training.data.sources import sentences
 
 
 LONG = "one two three four five six seven eight nine"
@@ -33,15 +32,6 @@ def test_what_is_written(folder, capsys):
     assert "tested.parquet: left out 1 sentences that are among its texts, 1 with 8 words in a row of theirs" in said
     assert "out/all.parquet: 2 sentences of 5, 2 left out, the rest repeated" in said
     assert [sentences(sentence) for sentence in kept] == [[sentence] for sentence in kept]
-
-
-def test_to_match_is_not_to_count(folder):
-    """The same question has the same answer, however often it is asked."""
-    tested = sentence_files.TestedTexts("tested.parquet")
-    for _ in range(2):
-        assert tested.match(words_of("Is this QUESTION tested, or not?")) == "equal"
-        assert tested.match(words_of(f"It began: {LONG}.")) == "alike"
-        assert tested.match(words_of("one two three four five six seven")) is None
 
 
 def test_each_set_of_tested_texts_has_its_own_counts(folder, capsys):

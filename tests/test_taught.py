@@ -116,17 +116,13 @@ class TestWhatIsLearned:
 
     def test_the_weights(self, sentences):
         student = load_lean(sentences.student)
+        names = ("--distill_task", "--distill_logits", "--distill_hidden")
         logits, states, task_and_logits, mixed = (
-            losses(self.weighted(sentences, weights), student)
+            losses(sentences.prepare(*(word for named in zip(names, weights) for word in named)), student)
             for weights in ([0, 1, 0], [0, 0, 1], [1, 1, 0], [0.5, 2, 3])
         )
         task = task_and_logits - logits
         assert mixed == pytest.approx(0.5 * task + 2 * logits + 3 * states, rel=1e-4)
-
-    @staticmethod
-    def weighted(pair, weights):
-        names = ("--distill_task", "--distill_logits", "--distill_hidden")
-        return pair.prepare(*(word for named in zip(names, weights) for word in named))
 
     def test_the_temperature(self):
         """Against the definition."""
@@ -152,18 +148,6 @@ class TestWhatIsLearned:
         assert torch.equal(first["input_ids"], second["input_ids"])
         assert (first["labels"] != -100).any(dim=1).all()
 
-    @pytest.mark.parametrize("pair", ["causal-lm"], indirect=True)
-    def test_every_token_but_the_first_is_predicted(self, pair):
-        row = pair.prepare().train[0]
-        assert len(row["teacher_tokens"]) == len(row["teacher_log_probabilities"]) == 7 * (len(row["input_ids"]) - 1)
-
-    @pytest.mark.parametrize("pair", ["causal-lm", "masked-lm"], indirect=True)
-    def test_the_layers_of_the_cut(self, pair):
-        folder = pair.student
-        cut = {"part": "layers", "before": [0, 1], "after": [0]}
-        (folder / "slim.json").write_text(json.dumps({"cuts": [cut]}))
-        assert pair.prepare("--distill_hidden", 1).task.states.layers == [0]
-
     def test_layers(self, tmp_path):
         assert mapped_layers(str(tmp_path), [], 3, 6) == [1, 3, 5]
         assert mapped_layers(str(tmp_path), [], 4, 6) == [0, 2, 3, 5]
@@ -188,13 +172,6 @@ class TestRuns:
         results = json.loads((pair.folder / "run" / "results.json").read_text())
         assert np.isfinite(results["metrics"]["eval_loss"])
         assert len([line for line in read_lines(pair.folder / "run") if "loss" in line]) == 4
-
-    def test_the_student_turns_to_the_teacher(self, sentences):
-        words = ["--distill_task", "0", "--max_steps", "40"]
-        given = ["--shape", str(sentences.student), "--teacher", str(sentences.teacher)]
-        train.main(merged([*sentences.words, *given], words))
-        lines = [line["loss"] for line in read_lines(sentences.folder / "run") if "loss" in line]
-        assert np.mean(lines[-5:]) < 0.3 * np.mean(lines[:5])
 
     def test_batches_of_a_step(self, sentences):
         """Two halves of a batch give the gradient of the whole one."""
@@ -222,15 +199,6 @@ class TestRuns:
         given += ["--num_train_epochs", 1, "--gradient_accumulation_steps", 2]
         train.main(merged(sentences.words, list(map(str, given))))
         assert seen == [2, 2, 2, 2, 1]
-
-    def test_a_mean_is_divided_by_the_batches_of_its_step(self, sentences):
-        task = sentences.prepare().task
-        rows = [sentences.prepare().train[row] for row in range(4)]
-        batch = task.transform(task.collate(rows), training_generators(3, range(4)), training=True)
-        model = load_lean(sentences.student).eval()
-        with torch.no_grad():
-            alone, halved = (task.loss(model, batch, torch.tensor(8), batches)[0] for batches in (1, 2))
-        assert alone == 2 * halved > 0
 
     def test_the_teacher_runs_once(self, sentences, monkeypatch):
         rows = []
@@ -267,17 +235,6 @@ class TestRuns:
         stored = [run.train[0][column] for run in runs]
         assert stored[0].shape == stored[1].shape and not np.array_equal(*stored)
 
-    def test_the_teacher_runs_over_what_is_read_alone(self, sentences):
-        """Two steps of 8 rows read 16 of 40, evenly over all of them, whatever the seed."""
-        few = [sentences.prepare("--max_steps", 2, "--seed", seed).train for seed in (1, 2)]
-        every = sentences.prepare("--max_steps", -1).train
-        assert len(every) == 40 and [len(rows) for rows in few] == [16, 16]
-        for place, (one, other) in enumerate(zip(*few)):
-            assert one["input_ids"].tolist() == other["input_ids"].tolist()
-            assert one["input_ids"].tolist() == every[place * 40 // 16]["input_ids"].tolist()
-        halved = sentences.prepare("--max_steps", 2, "--gradient_accumulation_steps", 2).train
-        assert len(halved) == 32
-
 
 def test_a_shape_without_weights_reads_what_its_teacher_reads(sentences):
     shape = write_shape("bert", sentences.folder, vocab_size=300)
@@ -301,19 +258,6 @@ class TestRefused:
         _, outputs = prepared.task.loss(load_lean(pair.student).train(), batch, None)
         assert outputs.logits is None
 
-    def test_how_to_learn_from_nobody(self):
-        with pytest.raises(ValueError, match="distill_hidden: expected with teacher"):
-            parse("listops-short", ["--shape", "bert/mini", "--distill_hidden", "1"])
-
-    def test_another_tokenizer(self, sentences):
-        words = [*sentences.words, "--truncation", "true"]
-        TASKS["bytes"] = ("bert", "bytes", *TASKS["sequence-classification"][2:])
-        try:
-            save_model(sentences.folder / "bytes", "bytes", words, 0)
-        finally:
-            del TASKS["bytes"]
-        self.refuse(sentences, "the tokenizer of .* is not the student's", "--teacher", sentences.folder / "bytes")
-
     def test_other_classes(self, sentences):
         labelled(40, 0, ("sentence",), 2).to_parquet(sentences.folder / "train.parquet")
         labelled(12, 1, ("sentence",), 2).to_parquet(sentences.folder / "validation.parquet")
@@ -321,15 +265,9 @@ class TestRefused:
         student = save_model(sentences.folder / "two", "sequence-classification", sentences.words, 1)
         self.refuse(sentences, message, "--shape", student)
 
-    def test_another_head(self, sentences):
-        load_lean(sentences.teacher).base_model.save_pretrained(sentences.folder / "bare")
-        shutil.copy(sentences.teacher / "tokenizer.json", sentences.folder / "bare")
-        self.refuse(sentences, "is a LeanBERTModel, expected one ForSequence", "--teacher", sentences.folder / "bare")
-
     def test_settings(self, sentences):
         zero = ["--distill_task", 0, "--distill_logits", 0]
-        self.refuse(sentences, "all are 0, so there is nothing to learn", *zero)
-        self.refuse(sentences, "both are 0, so nothing is learned from the teacher", "--distill_logits", 0)
+        self.refuse(sentences, "both are 0, so nothing is learned", *zero)
         self.refuse(sentences, "label_smoothing_factor: not with a teacher", "--label_smoothing_factor", 0.1)
         self.refuse(sentences, "distill_temperature: 0.0 is not in", "--distill_temperature", 0)
 
@@ -341,8 +279,3 @@ class TestRefused:
         processor = json.loads((pair.teacher / "preprocessor_config.json").read_text())
         (pair.teacher / "preprocessor_config.json").write_text(json.dumps(processor | {"image_mean": [0.1] * 3}))
         self.refuse(pair, r"reads images with image_mean .0.1, 0.1, 0.1., the student with .0.5")
-
-    def test_a_full_disk(self, sentences, monkeypatch):
-        usage = shutil.disk_usage("/")._replace(free=1000)
-        monkeypatch.setattr(distillation.shutil, "disk_usage", lambda path: usage)
-        self.refuse(sentences, "on 32 rows takes 0.0 GiB, but 0.0 GiB are free", "--distill_hidden", 1)

@@ -10,8 +10,7 @@ from datasets import Dataset
 from ..layers_leaner import LeanPreTrainedModel
 from ..support.suggest import did_you_mean
 from ..support.terminal import plural
-from ..training.data.images import decoded_image, with_encoded_images
-from ..training.data.sources import BUILT_IN, likely_texts, load_split
+from ..training.data.sources import BUILT_IN, decoded_image, likely_texts, load_split, with_encoded_images
 from ..training.tasks.base import place_in_file
 
 

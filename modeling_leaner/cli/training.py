@@ -183,7 +183,8 @@ def tokenizer(
 ) -> None:
     """Train a tokenizer on a column of text."""
     with slow_imports():
-        from ..training.data.tokenizer import TextSource, write_tokenizer
+        from ..training.data.sources import TextSource
+        from ..training.data.tokenizer import write_tokenizer
     source = TextSource(dataset, dataset_config, data_files, split, text_column, max_rows, streaming)
     write_tokenizer(output_dir, source, kind, vocab_size, max_length, family)
 
@@ -205,8 +206,7 @@ def sentences(
 ) -> None:
     """Write the sentences of texts, to learn vectors from, without those that share 8 words in a row with a test."""
     with slow_imports():
-        from ..training.data.sentences import write_sentences
-        from ..training.data.tokenizer import TextSource
+        from ..training.data.sources import TextSource, write_sentences
     source = TextSource(dataset, None, data_files, split, text_column, max_rows)
     write_sentences(output, source, leave_out or [])
 

@@ -1,55 +1,53 @@
-"""Where rows come from: a Hub dataset, local files, or a built-in set; every failure names file, split and column."""
+"""Where rows come from: a Hub dataset, local files or a built-in set; every failure names file, split and column."""
 
 import functools
 import hashlib
+import io
+import itertools
 import json
-import mmap
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
 import pyarrow.parquet
-from datasets import (
-    Dataset,
-    DatasetDict,
-    IterableDataset,
-    Value,
-    VerificationMode,
-    get_dataset_split_names,
-    load_dataset,
-)
+from datasets import Dataset, IterableDataset, Value, VerificationMode, get_dataset_split_names, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
 from modeling_leaner.hub_lookup import dataset_hub_answers
+from modeling_leaner.support.files import write_bytes
 from modeling_leaner.support.suggest import did_you_mean
 
 from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments
 from ..settings.data_files import check_data_files, split_files
-from . import builtin as data
+from . import builtin
 
 
 Rows = Dataset | IterableDataset
 
 BUILT_IN = {
-    "digits": data.digits,
-    "python-docs": data.python_docs,
-    "listops": data.listops,
-    "listops-short": functools.partial(data.listops, data.SHORT_LISTOPS),
+    "digits": builtin.digits,
+    "python-docs": builtin.python_docs,
+    "listops": builtin.listops,
+    "listops-short": functools.partial(builtin.listops, builtin.SHORT_LISTOPS),
 }
-TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")  # of which the first that is there is read
 LISTOPS = ("listops", "listops-short")  # with as many test expressions as asked for
+TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")  # of which the first that is there is read
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
-ROW_OF_NULL = re.compile(rb"^null[\s,]*$|\A\s*\[\s*null\b", re.MULTILINE)
 READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 
 
+# A split
+
+
 def check_cache(folder: Path, *variables: str) -> None:
-    """Raises ValueError where a cache cannot be written to; names its folder and the variable that it comes from."""
+    """Raises ValueError if a cache cannot be written to; names its folder and the variable that it comes from."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -62,11 +60,6 @@ def check_cache(folder: Path, *variables: str) -> None:
         ) from error
 
 
-def check_datasets_cache() -> None:
-    """Raises ValueError where the folder in which `datasets` keeps what it prepared cannot be written to."""
-    check_cache(Path(datasets.config.HF_DATASETS_CACHE), "HF_DATASETS_CACHE", "HF_HOME", "XDG_CACHE_HOME")
-
-
 def whole_split(split: str) -> str:
     """The split that a slice such as train[:90%] is taken from."""
     return split.split("[")[0]
@@ -77,102 +70,7 @@ def describe(dataset: str | None, split: str, data_files: list[str]) -> str:
     if not data_files:
         return f"{dataset} ({split})"
     files = split_files(data_files)
-    chosen = files.get(whole_split(split), files.get(None, []))
-    return f"{', '.join(chosen)} ({split})"
-
-
-def _read_folder(folder: Path, split: str, streaming: bool, has_splits: bool) -> Rows:
-    """A split of a folder that has several, or images of a folder that is one split, by `datasets`."""
-    source = str(folder)
-    data_files = None
-    if not has_splits:
-        source = "imagefolder"
-        data_files = {whole_split(split): f"{folder}/**"}
-    checks = VerificationMode.NO_CHECKS
-    try:
-        return load_dataset(source, data_files=data_files, split=split, verification_mode=checks, streaming=streaming)
-    except (DatasetNotFoundError, FileNotFoundError) as error:
-        raise ValueError(f"{folder}: no data files of a known format in this folder") from error
-
-
-def check_rows(path: Path) -> None:
-    """Raises ValueError for a row of a JSON file that is null, at which pyarrow would end the process."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        row = ROW_OF_NULL.search(content)
-        if row is not None:
-            line = content[: row.end()].count(b"\n") + 1
-            raise ValueError(f"{path}: line {line}: null, expected an object")
-
-
-def _read_files(files: list[str], split: str, streaming: bool) -> Rows:
-    """Local files of one format, by the builder that `datasets` has for it."""
-    check_data_files(files)
-    paths = [Path(name) for name in files]
-    suffixes = {path.suffix.lower() for path in paths}
-    if len(suffixes) != 1 or not suffixes <= set(FORMATS):
-        raise ValueError(
-            f"data_files: {', '.join(files)}: expected one folder, or files of one of {', '.join(FORMATS)}"
-        )
-    if all(path.is_file() and path.stat().st_size == 0 for path in paths):
-        raise ValueError("the split is empty")
-    (suffix,) = suffixes
-    if FORMATS[suffix] == "json":
-        for path in paths:
-            if path.is_file() and path.stat().st_size > 0:
-                check_rows(path)
-    data_files = {whole_split(split): files}
-    options = READ_OPTIONS.get(suffix, {})
-    return load_dataset(FORMATS[suffix], data_files=data_files, split=split, streaming=streaming, **options)
-
-
-def _unreadable(files: list[str], error: Exception) -> str:
-    """Which of the files cannot be read, and why."""
-    for name in files:
-        if name.endswith(".parquet") and Path(name).is_file():
-            try:
-                pyarrow.parquet.ParquetFile(name).read()
-            except Exception as cause:  # whatever the reader says of a broken file
-                return f"{name}: unreadable parquet: {' '.join(str(cause).split())[:300]}"
-    cause = error.__cause__ or error
-    return f"{', '.join(files)}: unreadable: {' '.join(str(cause).split())[:300]}"
-
-
-def _read_local(data_files: list[str], split: str, name: str, key: str | None, streaming: bool) -> Rows:
-    """A split of local files, or of a folder; in messages `name` is the split's, `key` the setting that chose it.
-
-    Raises:
-        ValueError: names the file, or the split that no file is given for.
-    """
-    whole = whole_split(split)
-    files = split_files(data_files)
-    chosen = files.get(whole, files.get(None))
-    if chosen is None:
-        ways = "; or set holdout, or eval_split none" if key == "eval_split" else ""
-        raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{ways}")
-    try:
-        if len(chosen) == 1 and Path(chosen[0]).is_dir():
-            return _read_folder(Path(chosen[0]), split, streaming, has_splits=whole not in files)
-        return _read_files(chosen, split, streaming)
-    except (DatasetGenerationError, OSError) as error:
-        raise ValueError(_unreadable(chosen, error)) from error
-    except ValueError as error:
-        if "corresponds to no data" in str(error):
-            raise ValueError(f"{name}: no rows, or a folder without images; tables as FOLDER/*.csv") from error
-        if str(error).startswith("Unknown split") and key is not None:
-            others = " or to none, or holdout" if key == "eval_split" else ""
-            raise ValueError(f"{name}: {error} Set {key} to one of them{others}") from error
-        if "data_files" in str(error) or chosen[0] in str(error):
-            raise
-        raise ValueError(f"{name}: {error}") from error
-
-
-def _read_built_in(dataset: str, split: str, test_trees: int | None) -> Rows:
-    """A split of a built-in set; ValueError where it has no such split."""
-    options = {} if test_trees is None else {"test": test_trees}
-    splits: DatasetDict = BUILT_IN[dataset](**options)
-    if split not in splits:
-        raise ValueError(f"{dataset}: no split {split!r}, expected one of {', '.join(splits)}")
-    return splits[split]
+    return f"{', '.join(files.get(whole_split(split), files.get(None, [])))} ({split})"
 
 
 def load_split(
@@ -193,23 +91,79 @@ def load_split(
     Raises:
         ValueError: names the file, the dataset or the split, and what there is in its place.
     """
-    data_files = data_files or []
-    name = describe(dataset, split, data_files)
+    name = describe(dataset, split, data_files or [])
     if test_trees is not None and (data_files or dataset not in LISTOPS):
         raise ValueError(f"test_trees: only of {' and '.join(LISTOPS)}, which are generated, not of {name}")
     if not streaming and (data_files or dataset not in BUILT_IN):
-        check_datasets_cache()
-    if streaming and not data_files and dataset in BUILT_IN:
-        raise ValueError(f"streaming: {dataset} is built in and made as a whole; leave it out")
+        check_cache(Path(datasets.config.HF_DATASETS_CACHE), "HF_DATASETS_CACHE", "HF_HOME", "XDG_CACHE_HOME")
     if data_files:
         rows = _read_local(data_files, split, name, key, streaming)
     elif dataset in BUILT_IN:
-        rows = _read_built_in(dataset, split, test_trees)
+        splits = BUILT_IN[dataset](**({} if test_trees is None else {"test": test_trees}))
+        if split not in splits:
+            raise ValueError(f"{dataset}: no split {split!r}, expected one of {', '.join(splits)}")
+        rows = splits[split]
+    elif dataset is None:
+        raise ValueError("dataset: missing; give a Hub id, a built-in set, or data_files")
     else:
         rows = _read_hub(dataset, dataset_config, split, streaming)
     if isinstance(rows, Dataset) and len(rows) == 0:
         raise ValueError(f"{name}: the split is empty")
     return rows
+
+
+def _read_local(data_files: list[str], split: str, name: str, key: str | None, streaming: bool) -> Rows:
+    """A split of local files, or of a folder; in messages `name` is the split's, `key` the setting that chose it."""
+    whole = whole_split(split)
+    files = split_files(data_files)
+    chosen = files.get(whole, files.get(None))
+    if chosen is None:
+        ways = "; or set holdout, or eval_split none" if key == "eval_split" else ""
+        raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{ways}")
+    check_data_files(chosen)
+    paths = [Path(file) for file in chosen]
+    options = {"split": split, "streaming": streaming}
+    if len(paths) == 1 and paths[0].is_dir():
+        options["verification_mode"] = VerificationMode.NO_CHECKS
+        if whole in files:  # the folder is one split
+            builder, options["data_files"] = "imagefolder", {whole: f"{paths[0]}/**"}
+        else:
+            builder = chosen[0]
+    else:
+        suffixes = {path.suffix.lower() for path in paths}
+        suffix = next(iter(suffixes))
+        if len(suffixes) != 1 or suffix not in FORMATS:
+            raise ValueError(
+                f"data_files: {', '.join(chosen)}: expected one folder, or files of one of {', '.join(FORMATS)}"
+            )
+        if all(path.is_file() and path.stat().st_size == 0 for path in paths):
+            raise ValueError(f"{name}: the split is empty")
+        builder = FORMATS[suffix]
+        options |= {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
+    try:
+        return load_dataset(builder, **options)
+    except (DatasetNotFoundError, FileNotFoundError) as error:
+        raise ValueError(f"{', '.join(chosen)}: no data files of a known format there") from error
+    except (DatasetGenerationError, OSError) as error:
+        raise ValueError(_unreadable(chosen, error)) from error
+    except ValueError as error:
+        if "corresponds to no data" in str(error):
+            raise ValueError(f"{name}: no rows, or a folder without images; tables as FOLDER/*.csv") from error
+        if str(error).startswith("Unknown split") and key is not None:
+            others = " or to none, or holdout" if key == "eval_split" else ""
+            raise ValueError(f"{name}: {error} Set {key} to one of them{others}") from error
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _unreadable(files: list[str], error: Exception) -> str:
+    """Which of the files cannot be read, and why."""
+    for name in files:
+        if name.endswith(".parquet") and Path(name).is_file():
+            try:
+                pyarrow.parquet.ParquetFile(name).read()
+            except Exception as cause:  # whatever the reader says of a broken file
+                return f"{name}: unreadable parquet: {' '.join(str(cause).split())[:300]}"
+    return f"{', '.join(files)}: unreadable: {' '.join(str(error.__cause__ or error).split())[:300]}"
 
 
 @contextmanager
@@ -223,9 +177,7 @@ def cache_alone() -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = before
 
 
-def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bool) -> Rows:
-    if dataset is None:
-        raise ValueError("dataset: missing; give a Hub id, a built-in set, or data_files")
+def _read_hub(dataset: str, config: str | None, split: str, streaming: bool) -> Rows:
     reached = dataset_hub_answers(dataset)
     try:
         with nullcontext() if reached else cache_alone():
@@ -241,9 +193,7 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
         raise ValueError(f"dataset {dataset}: {' '.join(str(error).split())}") from error
 
 
-def likely_texts(columns: list[str]) -> list[str]:
-    """Of columns with text those that may be meant where none is named: the first of TEXT_COLUMNS, or else all."""
-    return [name for name in TEXT_COLUMNS if name in columns][:1] or columns
+# Its rows and columns
 
 
 def text_columns(rows: Rows) -> list[str]:
@@ -252,13 +202,16 @@ def text_columns(rows: Rows) -> list[str]:
     return [name for name, kind in columns if isinstance(kind, Value) and kind.dtype.endswith("string")]
 
 
+def likely_texts(columns: list[str]) -> list[str]:
+    """Of columns with text those that may be meant if none is named: the first of TEXT_COLUMNS, or else all."""
+    return [name for name in TEXT_COLUMNS if name in columns][:1] or columns
+
+
 def first_rows(rows: Rows, count: int | None) -> Rows:
-    """The first `count` rows, all where it is None."""
+    """The first `count` rows, all if it is None."""
     if count is None:
         return rows
-    if isinstance(rows, IterableDataset):
-        return rows.take(count)
-    return rows.select(range(min(count, len(rows))))
+    return rows.take(count if isinstance(rows, IterableDataset) else min(count, len(rows)))
 
 
 def evenly(count: int, most: int) -> list[int]:
@@ -280,6 +233,33 @@ def content_sha256(rows: Rows, columns: list[str]) -> str | None:
             else:
                 digest.update(json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode() + b"\n")
     return digest.hexdigest()
+
+
+def with_encoded_images(rows: Rows, column: str) -> Rows:
+    """The rows with images as their files hold them, for `decoded_image`; as they are if the column has none."""
+    if rows.features is None or not isinstance(rows.features.get(column), datasets.Image):
+        return rows
+    return rows.cast_column(column, datasets.Image(decode=False))
+
+
+def decoded_image(value: object, where: str) -> object:
+    """The image of a row of `with_encoded_images`, decoded alone, so that an error names its file.
+
+    A value of another kind is returned as it is.
+
+    Raises:
+        ValueError: the file cannot be read as an image; names it after `where`.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        return datasets.Image().decode_example(value)
+    except (OSError, SyntaxError, ValueError, PILImage.DecompressionBombError) as error:
+        file = f", {value['path']}" if value["path"] else ""
+        raise ValueError(f"{where}{file}: no readable image: {error}") from error
+
+
+# What is trained on, and what is held out
 
 
 def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
@@ -305,8 +285,20 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     return train, load_held_out(arguments)
 
 
+def load_held_out(arguments: RecipeArguments) -> Rows:
+    """The rows to evaluate on."""
+    return first_rows(_load(arguments, "eval_split"), arguments.max_eval_rows)
+
+
+def _load(arguments: RecipeArguments, key: str) -> Rows:
+    """The split that a setting names, train_split or eval_split."""
+    names = ("dataset_config", "data_files", "streaming", "test_trees")
+    options = {name: getattr(arguments, name) for name in names}
+    return load_split(arguments.dataset, getattr(arguments, key), key=key, **options)
+
+
 def check_splits(arguments: RecipeArguments) -> None:
-    """Raises ValueError where the evaluation split would hold training rows: the same split, a part of it, its files.
+    """Raises ValueError if the evaluation split would hold training rows: the same split, a part of it, its files.
 
     Two parts of a split, such as `train[:90%]` and `train[90%:]`, are taken as they are.
     """
@@ -342,19 +334,140 @@ def _take_out(rows: Rows, count: int, key: str, draw: bool) -> tuple[Rows, Rows]
     return parts["train"], parts["test"]
 
 
-def load_held_out(arguments: RecipeArguments) -> Rows:
-    """The rows to evaluate on."""
-    return first_rows(_load(arguments, "eval_split"), arguments.max_eval_rows)
+# Texts, for tokenizers and sentences
 
 
-def _load(arguments: RecipeArguments, key: str) -> Rows:
-    """The split that a setting names, train_split or eval_split."""
-    return load_split(
-        arguments.dataset,
-        getattr(arguments, key),
-        dataset_config=arguments.dataset_config,
-        data_files=arguments.data_files,
-        streaming=arguments.streaming,
-        test_trees=arguments.test_trees,
-        key=key,
-    )
+@dataclass(frozen=True)
+class TextColumn:
+    """The texts of one column, at most `limit` of them; read in batches, anew each time."""
+
+    rows: Rows
+    column: str
+    limit: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        batches = self.rows.select_columns([self.column]).iter(batch_size=1000)
+        return itertools.islice((text for batch in batches for text in batch[self.column]), self.limit)
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Where the texts of `leaner tokenizer` and `leaner sentences` come from, as their options say."""
+
+    dataset: str | None = None
+    dataset_config: str | None = None
+    data_files: list[str] | None = None
+    split: str = "train"
+    text_column: str | None = None
+    max_rows: int | None = None
+    streaming: bool = False
+
+    def read(self) -> TextColumn:
+        """The texts. Raises ValueError if the data has no such column, and lists those that exist."""
+        options = {name: getattr(self, name) for name in ("dataset_config", "data_files", "streaming")}
+        rows = load_split(self.dataset, self.split, **options)
+        if rows.column_names:
+            names = rows.column_names
+            texts = text_columns(rows) if rows.features else names
+        else:  # a stream that does not know its columns
+            first = next(iter(rows), {})
+            names = list(first)
+            texts = [name for name in names if isinstance(first[name], str)]
+        given = ", ".join(names) or "no columns"
+        if self.text_column is None:
+            likely = likely_texts(texts)
+            if len(likely) == 1:
+                return TextColumn(rows, likely[0], self.max_rows)
+            ways = "--text_column: name the column of the texts;" if likely else "no column holds strings:"
+            raise ValueError(f"{ways} the data has {given}")
+        if self.text_column not in names:
+            raise ValueError(f"no column {self.text_column!r}, the data has {given}")
+        return TextColumn(rows, self.text_column, self.max_rows)
+
+    @property
+    def name(self) -> str:
+        """The data as messages name it."""
+        return describe(self.dataset, self.split, self.data_files or [])
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text that have 20 to 220 characters."""
+    parts = [part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text)]
+    return [part for part in parts if 20 <= len(part) <= 220]
+
+
+WORDS_IN_A_ROW = 8
+
+
+def words_and_runs(text: str) -> tuple[str, set[str]]:
+    """What two texts are compared by: their words in lower case, without punctuation, and every 8 of them in a row."""
+    words = re.findall(r"\w+", text.lower())
+    starts = range(len(words) - WORDS_IN_A_ROW + 1)
+    return " ".join(words), {" ".join(words[start : start + WORDS_IN_A_ROW]) for start in starts}
+
+
+class TestedTexts:
+    """Texts that a model is tested on: all text columns of files or of a Hub dataset.
+
+    Args:
+        source: files, or a Hub dataset as ID:CONFIGURATION:SPLIT, the configuration empty if it has none.
+    """
+
+    def __init__(self, source: str):
+        self.source = source
+        if Path(source).exists():
+            rows = load_split(None, "train", data_files=[source])
+        elif source.count(":") == 2:
+            dataset, configuration, split = source.split(":")
+            rows = load_split(dataset, split, dataset_config=configuration or None)
+        else:
+            raise ValueError(f"--leave-out {source}: no such file, nor a Hub dataset as ID:CONFIGURATION:SPLIT")
+        columns = text_columns(rows)
+        if not columns:
+            raise ValueError(f"--leave-out {source}: no column of texts, only {', '.join(rows.column_names)}")
+        texts = [words_and_runs(text) for column in columns for text in rows[column] if text is not None]
+        self.texts = {words for words, _ in texts}
+        self.runs = set().union(*(runs for _, runs in texts))
+        self.counts = Counter()
+
+    def match(self, words: str, runs: set[str]) -> bool:
+        """Whether a text has the words of one of these, or 8 of them in a row; counts which of the two it was."""
+        kind = "equal" if words in self.texts else "alike" if self.runs & runs else None
+        self.counts[kind] += 1
+        return kind is not None
+
+
+def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> None:
+    """Writes the distinct sentences of a source, in their order, as the column `text`, and prints what was left out.
+
+    Raises:
+        ValueError: the source or what is to be left out cannot be read, or no sentence is left.
+        FileExistsError: the file exists.
+    """
+    if output.suffix != ".parquet":
+        raise ValueError(f"{output}: expected a name that ends in .parquet")
+    if output.exists():
+        raise FileExistsError(f"{output} exists already")
+    tested = [TestedTexts(name) for name in leave_out]
+    kept: dict[str, str | None] = {}  # by the words of the sentence; None for what is left out
+    total = 0
+    for row, text in enumerate(source.read(), 1):
+        if not isinstance(text, str):
+            raise ValueError(f"{source.name}: row {row} is of type {type(text).__name__}, expected a text")
+        for sentence in sentences(text):
+            total += 1
+            words, runs = words_and_runs(sentence)
+            if words not in kept:
+                matches = [texts.match(words, runs) for texts in tested]  # each counts for itself
+                kept[words] = None if any(matches) else sentence
+    found = [sentence for sentence in kept.values() if sentence is not None]
+    if not found:
+        raise ValueError(f"{source.name}: no sentence is left of {total:,}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    Dataset.from_dict({"text": found}).to_parquet(content)
+    write_bytes(output, content.getvalue())
+    for texts in tested:
+        alike = f"{texts.counts['alike']:,} with {WORDS_IN_A_ROW} words in a row of theirs"
+        print(f"{texts.source}: left out {texts.counts['equal']:,} sentences that are among its texts, {alike}")
+    print(f"{output}: {len(found):,} sentences of {total:,}, {len(kept) - len(found):,} left out, the rest repeated")

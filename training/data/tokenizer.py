@@ -9,16 +9,15 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sized
-from dataclasses import dataclass
 from pathlib import Path
 
-from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
 from modeling_leaner.registry import FAMILIES
 from modeling_leaner.support.files import whole_folder
-from modeling_leaner.support.suggest import did_you_mean
+
+from .sources import TextSource
 
 
 TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
@@ -33,54 +32,37 @@ def train_tokenizer(
 ) -> TokenizersBackend:
     """A tokenizer of one of `TOKENIZER_KINDS` with the special tokens of a family (`registry.py`), which come first.
 
-    `max_length` in tokens. Little text gives a smaller
-    vocabulary than `vocab_size`. `bytes` reads no text; `wordpiece` reads the texts twice, and keeps those of an
-    iterator that can be read once in memory.
+    `max_length` in tokens. Little text gives a smaller vocabulary than `vocab_size`. `bytes` reads no text;
+    `wordpiece` reads the texts twice, and keeps those of an iterator that can be read once in memory.
 
     Raises:
-        ValueError: unknown kind or family, too small a `vocab_size`, no text at all, or a row that is not a string.
+        ValueError: too small a `vocab_size`, no text at all, or a row that is not a string.
     """
-    check_choice("kind", kind, TOKENIZER_KINDS)
-    check_choice("family", family, tuple(SPECIAL_TOKENS))
     tokens = SPECIAL_TOKENS[family]
     special = list(tokens.tokens)
+    roles = dict(tokens.roles)
     if kind in ("byte-bpe", "bytes"):
         check_size(vocab_size, 256 + len(special), f"256 bytes and {len(special)} special tokens")
-    if kind == "byte-bpe":
-        tokenizer = _byte_bpe(texts, vocab_size, special)
-    elif kind == "wordpiece":
-        tokenizer = _wordpiece(texts, vocab_size, special, tokens.unknown)
-    elif kind == "bytes":
-        tokenizer = _bytes(special)
+        tokenizer = _byte_bpe(texts, vocab_size, special) if kind == "byte-bpe" else _bytes(special)
     else:
-        tokenizer = _words(texts, vocab_size, special, tokens.unknown)
+        train = _wordpiece if kind == "wordpiece" else _words
+        tokenizer = train(texts, vocab_size, special, tokens.unknown)
+        roles["unk_token"] = tokens.unknown
     after = []
     if kind == "byte-bpe":  # offsets leave out the space that begins a token
         after.append(processors.ByteLevel(add_prefix_space=False, trim_offsets=True))
-    inputs = ["input_ids", "attention_mask"]
     if tokens.single:
         inserted = [(token, special.index(token)) for token in special if token in tokens.single.split()]
         after.append(processors.TemplateProcessing(single=tokens.single, pair=tokens.pair, special_tokens=inserted))
-        inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    roles = dict(tokens.roles)
-    if kind in ("wordpiece", "words"):
-        roles["unk_token"] = tokens.unknown
     if after:
         tokenizer.post_processor = processors.Sequence(after)
     return TokenizersBackend(
         tokenizer_object=tokenizer,
         model_max_length=max_length,
-        model_input_names=inputs,
+        model_input_names=["input_ids", *(["token_type_ids"] if tokens.single else []), "attention_mask"],
         clean_up_tokenization_spaces=False,
         **roles,
     )
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises a ValueError that lists the choices and the nearest one unless `value` is among them."""
-    if value not in choices:
-        hint = did_you_mean(value, choices)
-        raise ValueError(f"unknown {name} {value!r}, expected one of {', '.join(choices)}{hint}")
 
 
 class VocabularyTooSmall(ValueError):
@@ -215,78 +197,6 @@ def _characters(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[list[str], 
     return first, [f"##{character}" for character in first if len(after_a[character]) == 1]
 
 
-@dataclass(frozen=True)
-class TextColumn:
-    """The texts of one column, at most `limit` of them; read in batches, anew each time."""
-
-    rows: Dataset | IterableDataset
-    column: str
-    limit: int | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        batches = self.rows.select_columns([self.column]).iter(batch_size=BATCH)
-        return itertools.islice((text for batch in batches for text in batch[self.column]), self.limit)
-
-
-@dataclass(frozen=True)
-class TextSource:
-    """Where the texts of `leaner tokenizer` come from, as its options say."""
-
-    dataset: str | None = None
-    dataset_config: str | None = None
-    data_files: list[str] | None = None
-    split: str = "train"
-    text_column: str | None = None
-    max_rows: int | None = None
-    streaming: bool = False
-
-    def read(self) -> TextColumn:
-        """The texts. Raises ValueError where the data has no such column, and lists those that exist."""
-        from .sources import likely_texts, load_split, text_columns
-
-        rows = load_split(
-            self.dataset,
-            self.split,
-            dataset_config=self.dataset_config,
-            data_files=self.data_files,
-            streaming=self.streaming,
-        )
-        names = rows.column_names
-        texts = names
-        if not names:  # as of a stream that does not know its columns
-            first = next(iter(rows), {})
-            names = list(first)
-            texts = [name for name in names if isinstance(first[name], str)]
-        elif rows.features:
-            texts = text_columns(rows)
-        given = ", ".join(names) or "no columns"
-        column = self.text_column
-        if column is None and not texts:
-            raise ValueError(f"no column holds strings: the data has {given}")
-        if column is None:
-            likely = likely_texts(texts)
-            if len(likely) != 1:
-                raise ValueError(f"--text_column: name the column of the texts; the data has {given}")
-            (column,) = likely
-        if column not in names:
-            raise ValueError(f"no column {column!r}, the data has {given}")
-        return TextColumn(rows, column, self.max_rows)
-
-    @property
-    def name(self) -> str:
-        """The data as messages name it."""
-        from .sources import describe
-
-        return describe(self.dataset, self.split, self.data_files or [])
-
-
-def tokens_per_byte(tokenizer: TokenizersBackend, texts: Iterable[str]) -> float:
-    """Tokens over bytes of UTF-8, special tokens left out."""
-    texts = list(_checked(texts))
-    encodings = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
-    return sum(map(len, encodings)) / sum(len(text.encode()) for text in texts)
-
-
 def write_tokenizer(
     output_dir: Path,
     source: TextSource,
@@ -301,8 +211,6 @@ def write_tokenizer(
         ValueError: what `train_tokenizer` or `TextSource` refuses.
         FileExistsError: the output folder exists.
     """
-    check_choice("kind", kind, TOKENIZER_KINDS)  # before anything is downloaded
-    check_choice("family", family, tuple(SPECIAL_TOKENS))
     if vocab_size > MOST_TOKENS:
         raise ValueError(f"vocab_size: expected at most {MOST_TOKENS:,}, got {vocab_size:,}")
     if output_dir.exists():
@@ -317,7 +225,8 @@ def write_tokenizer(
         raise ValueError(f"{source.name}: {texts.column}: {error}") from error
     with whole_folder(output_dir) as folder:
         tokenizer.save_pretrained(folder)
-    rate = tokens_per_byte(tokenizer, sample)
+    encodings = tokenizer.backend_tokenizer.encode_batch(sample, add_special_tokens=False)
+    rate = sum(map(len, encodings)) / sum(len(text.encode()) for text in sample)
     print(
         f"{output_dir}: {kind}, {len(tokenizer):,} tokens, "
         f"{rate:.3f} tokens per byte on the first {len(sample):,} texts"

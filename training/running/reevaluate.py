@@ -2,7 +2,8 @@
 
 Run as a file of its own, `python reevaluate.py FOLDER HEAD INPUTS OUTPUT`: INPUTS is a safetensors file of batches,
 `0.input_ids`, `0.labels`, `1.input_ids` ...; OUTPUT gets what the metrics need of each row: logits for a
-classification; loss in nats, tokens and hits for a language model; where HEAD is empty the mean over tokens of the
+classification; loss in nats, tokens and hits for a language model, and for a causal one loss and number of the tokens
+that complete a bigram seen before in their row; where HEAD is empty the mean over tokens of the
 last states. It imports nothing of this package, on purpose.
 """
 
@@ -24,14 +25,19 @@ def reduced(head, logits, labels):
 
     if head == "ForCausalLM":
         logits = logits[:, :-1]
-        labels = labels[:, 1:]
+        before, labels = labels[:, :-1], labels[:, 1:]
     elif head != "ForMaskedLM":
         return logits
     counted = labels != -100
     log_probabilities = logits.float().log_softmax(-1)
     of_labels = log_probabilities.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
     hits = (logits.argmax(-1) == labels) & counted
-    return torch.stack([-(of_labels * counted).sum(1), counted.sum(1), hits.sum(1)], dim=1)
+    kept = [-(of_labels * counted).sum(1), counted.sum(1), hits.sum(1)]
+    if head == "ForCausalLM":
+        same = (before[:, :, None] == before[:, None]) & (labels[:, :, None] == labels[:, None])
+        repeated = same.tril(-1).any(2) & counted
+        kept += [-(of_labels * repeated).sum(1), repeated.sum(1)]
+    return torch.stack(kept, dim=1)
 
 
 def mean_over_tokens(states, mask):

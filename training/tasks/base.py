@@ -30,7 +30,6 @@ Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 PREPARED = {"labels", "input_ids", "length", "pixels", "token_type_ids"}  # columns of prepared rows
 TARGETS = ("labels", "start_positions", "end_positions")
-LABEL_COLUMNS = ("label", "labels", "fine_label")
 ROWS_AT_ONCE = 64  # that a model reads together where it does not learn from them
 EVALUATION_STREAM = 0
 TRAINING_STREAM = 1
@@ -43,14 +42,17 @@ def column_names(rows: Rows) -> list[str]:
     return list(rows.features or next(iter(rows)))  # a stream may not state its columns
 
 
-def features_of(rows: Rows) -> dict[str, object]:
-    """The type of each column; empty for a stream that does not state its columns."""
-    return rows.features or {}
-
-
 def column_kinds(rows: Rows) -> str:
     """The columns with their types, for messages."""
     return ", ".join(f"{name} is {getattr(kind, 'dtype', kind)}" for name, kind in rows.features.items())
+
+
+def require_columns(rows: Rows, names: list[str], source: str) -> None:
+    """Raises ValueError for the first of `names` that the rows lack; names the columns that there are."""
+    available = column_names(rows)
+    for name in names:
+        if name not in available:
+            raise ValueError(f"{source}: no column {name!r} in the data, which has {', '.join(available)}")
 
 
 def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) -> str:
@@ -59,14 +61,12 @@ def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) 
     Raises:
         ValueError: names the key, the column and the columns that there are.
     """
-    available = column_names(rows)
     if named is not None:
-        if named not in available:
-            raise ValueError(f"{key}: no column {named!r} in the data, which has {', '.join(available)}")
+        require_columns(rows, [named], key)
         return named
     if len(candidates) != 1:
         problem = f"{', '.join(candidates)} would all fit" if candidates else "no column fits"
-        raise ValueError(f"{key}: {problem}; name one of {', '.join(available)}")
+        raise ValueError(f"{key}: {problem}; name one of {', '.join(column_names(rows))}")
     return candidates[0]
 
 
@@ -76,7 +76,7 @@ def find_text_column(rows: Rows, named: str | None, key: str) -> str:
     if named is None and rows.features and not texts:
         raise ValueError(f"{key}: no column holds text alone: {column_kinds(rows)}")
     column = find_column(rows, named, key, likely_texts(texts))
-    feature = features_of(rows).get(column)
+    feature = (rows.features or {}).get(column)
     if feature is not None and column not in texts:
         raise ValueError(f"{key}: column {column!r} is {getattr(feature, 'dtype', feature)}, expected text")
     return column
@@ -84,15 +84,7 @@ def find_text_column(rows: Rows, named: str | None, key: str) -> str:
 
 def label_candidates(rows: Rows) -> list[str]:
     """The first of the usual names of a label's column that the rows have; empty without any."""
-    return [name for name in LABEL_COLUMNS if name in column_names(rows)][:1]
-
-
-def require_columns(rows: Rows, names: list[str], source: str) -> None:
-    """Raises ValueError for the first of `names` that the rows lack."""
-    available = column_names(rows)
-    for name in names:
-        if name not in available:
-            raise ValueError(f"{source}: no column {name!r}, only {', '.join(available)}")
+    return [name for name in ("label", "labels", "fine_label") if name in column_names(rows)][:1]
 
 
 def shown(value: object) -> str:
@@ -110,6 +102,14 @@ def check_text(batch: dict[str, list], column: str, indices: list[int], source: 
             raise ValueError(f"{source}: {column}, row {index + 1}: expected text, got {kind}{shown(text)}")
 
 
+def finite_numbers(batch: dict[str, list], column: str, indices: list[int], source: str) -> list[float]:
+    """The values of a column. Raises ValueError for the first that is no finite number."""
+    for index, value in zip(indices, batch[column]):
+        if not isinstance(value, int | float) or not np.isfinite(value):
+            raise ValueError(f"{source}: {column}, row {index + 1}: {shown(value)} is no number")
+    return [float(value) for value in batch[column]]
+
+
 # Rows
 
 
@@ -123,31 +123,32 @@ def prepared_rows(
     clashing = {f"{name} of the file": name for name in column_names(rows) if name in PREPARED}
     if clashing:  # else `datasets` would keep the type that the column has in the file
         rows = rows.rename_columns({name: renamed for renamed, name in clashing.items()})
-        function = partial(_by_own_names, function=function, names=clashing)
-    names = column_names(rows)
+    places = None
+    if isinstance(rows, Dataset) and rows._indices is not None:
+        places = rows._indices.column(0).to_numpy()
+    options = {
+        "function": partial(_as_in_file, function=function, names=clashing, places=places),
+        "batched": True,
+        "with_indices": True,
+        "remove_columns": column_names(rows),
+    }
     if isinstance(rows, IterableDataset):
-        return rows.map(function, batched=True, with_indices=True, remove_columns=names)
-    if rows._indices is not None:
-        function = partial(_in_file, function=function, places=rows._indices.column(0).to_numpy())
+        return rows.map(**options)
     processes = min(workers or min(os.cpu_count() or 1, 8), len(rows) // 1000)
     return rows.map(
-        function,
-        batched=True,
-        with_indices=True,
-        remove_columns=names,
+        **options,
         num_proc=processes if processes > 1 else None,
         new_fingerprint=Hasher.hash((rows._fingerprint, key, __version__)),
         desc=description,
     )
 
 
-def _by_own_names(batch: dict[str, list], indices: list[int], function: Callable[..., dict], names: dict) -> dict:
-    """What `function` makes of a batch whose columns get back the names that they have in the file."""
-    return function({names.get(name, name): values for name, values in batch.items()}, indices)
-
-
-def _in_file(batch: dict[str, list], indices: list[int], function: Callable[..., dict], places: np.ndarray) -> dict:
-    return function(batch, places[indices].tolist())
+def _as_in_file(
+    batch: dict[str, list], indices: list[int], function: Callable[..., dict], names: dict, places: np.ndarray | None
+) -> dict:
+    """What `function` makes of a batch that gets back the names of columns and the numbers of rows of its file."""
+    columns = {names.get(name, name): values for name, values in batch.items()}
+    return function(columns, indices if places is None else places[indices].tolist())
 
 
 def place_in_file(rows: Dataset, index: int) -> int:
@@ -186,12 +187,11 @@ class Task:
     name: str
     hub_name: str  # of the task on the Hub
     title: str  # for people, as a heading
-    head: str  # of the model's class, as ForMaskedLM; empty where the model has none
+    head: str  # of the model's class, as ForMaskedLM; empty if the model has none
     modality: Modality
     does: str  # what a model does, for a card's first sentence
     not_for: str  # what it is not good for
     held_out_unit = "rows"  # what a row is called where the held-out ones are counted
-    trained_unit = "texts"  # and where those that were read are
     is_scored_by_token = False  # and not by row, so that the choice of rows gives no standard error
     has_full_rows = False  # all of one length
     regression = False
@@ -206,18 +206,11 @@ class Task:
         self.config = config
         self.processing = processing
         self.metric = self.main_metrics_of(arguments)[0]
-        if self.metric not in self.metrics:
-            raise ValueError(f"metric: {self.metric}: the task {self.name} has {', '.join(self.metrics)}")
 
     @classmethod
     def trains_bare_model(cls) -> bool:
         """Whether the model has no head, so that its states are what is trained."""
         return cls.head == ""
-
-    @classmethod
-    def fits_class(cls, name: str) -> bool:
-        """Whether a model's class, by its name, is one that the task trains."""
-        return name.endswith(cls.head or "Model")
 
     @classmethod
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
@@ -226,7 +219,7 @@ class Task:
 
     @classmethod
     def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
-        """The metric that counts, or where only the rows decide it, those that it may be."""
+        """The metric that counts, or if only the rows decide it, those that it may be."""
         return (arguments.metric or METRICS[cls.name][0],)
 
     @classmethod
@@ -240,14 +233,9 @@ class Task:
         return self.loss_unit_of(vars(self.arguments), self.config)
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        """What the task can be scored by; the first is the one that counts where the recipe names none."""
-        return METRICS[self.name]
-
-    @property
     def computed_metrics(self) -> tuple[str, ...]:
-        """Those of `metrics` that an evaluation has; known once the task is configured."""
-        return self.metrics
+        """What an evaluation scores by; known once the task is configured."""
+        return METRICS[self.name]
 
     @property
     def higher_is_better(self) -> bool:

@@ -3,10 +3,8 @@
 A metric is computed by `score`; its name stands in `METRICS` of settings/arguments.py.
 """
 
-import typing
 from collections.abc import Mapping
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -22,9 +20,8 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.support.images import with_channels
 
-from ..data.images import decoded_image, with_encoded_images
-from ..data.sources import Rows
-from ..settings.arguments import RecipeArguments
+from ..data.sources import Rows, decoded_image, with_encoded_images
+from ..settings.arguments import METRICS, RecipeArguments
 from .base import (
     Batch,
     Generators,
@@ -32,8 +29,8 @@ from .base import (
     TextTask,
     check_text,
     column_kinds,
-    features_of,
     find_column,
+    finite_numbers,
     fitting,
     label_candidates,
     place_in_file,
@@ -44,17 +41,14 @@ from .base import (
 )
 
 
-LARGEST_NUMBER = 1e18  # whose square is finite in float32
 REGRESSION_METRICS = ("pearson", "spearman", "squared_error")
 MOST_CLASSES = 1000  # that numbers may count up to where there are fewer rows
-LABEL_TYPES = ("int", "uint", "bool", "string", "large_string", "null")
 
 
 class Classification(Task):
     """What the two classification tasks share: their labels, and how these are scored."""
 
-    named_by_text = False  # whether the classes are texts of the training rows, whose numbers nothing declares
-    named_by_number = False  # whether they are numbers that do not begin at 0, as stars from 1 to 5
+    goes_by_name = False  # whether a number is the name of a class, as of stars from 1 to 5, and not its place
 
     @classmethod
     def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
@@ -63,14 +57,14 @@ class Classification(Task):
     def configure(self, train: Rows) -> dict[str, object]:
         candidates = label_candidates(train)
         self.label_column = find_column(train, self.arguments.label_column, "label_column", candidates)
-        feature = features_of(train).get(self.label_column)
+        feature = (train.features or {}).get(self.label_column)
+        kind = getattr(feature, "dtype", type(feature).__name__)
         if isinstance(feature, ClassLabel):
             names = list(feature.names)
-        elif isinstance(feature, Value) and feature.dtype.startswith("float"):
+        elif isinstance(feature, Value) and kind.startswith("float"):
             self.regression = True
             return {"num_labels": 1, "problem_type": "regression"}
-        elif feature is not None and not (isinstance(feature, Value) and feature.dtype.startswith(LABEL_TYPES)):
-            kind = getattr(feature, "dtype", type(feature).__name__)
+        elif feature is not None and not isinstance(feature, Value):
             raise ValueError(f"label_column: {self.label_column} is {kind}, expected classes, numbers or text")
         elif isinstance(train, IterableDataset):
             raise ValueError(f"label_column: {self.label_column}: a streamed column must state its classes")
@@ -92,24 +86,21 @@ class Classification(Task):
         """
         column = train[self.label_column][:]
         values = sorted(set(column), key=lambda value: (value is None, value))
-
-        def refuse(value: object, expected: str) -> typing.NoReturn:
-            row = place_in_file(train, column.index(value))
-            raise ValueError(f"{self.label_column}, row {row + 1}: {shown(value)}, expected {expected}")
-
-        if values[-1] is None:
-            refuse(None, "a label")
-        self.named_by_text = isinstance(values[0], str)
-        if type(values[0]) is not int:
-            return [str(value) for value in values]
-        if values[0] < 0:
-            refuse(values[0], "classes from 0 on, or text")
-        if values[-1] >= max(MOST_CLASSES, len(column)):
-            refuse(values[-1], "a class; numbers count the classes from 0 on")
-        if values[0] > 0:
-            self.named_by_number = True
-            return [str(value) for value in values]
-        return [str(value) for value in range(values[-1] + 1)]
+        least, most = values[0], values[-1]
+        refused = {}
+        if most is None:
+            refused = {None: "a label"}
+        elif type(least) is int and least < 0:
+            refused = {least: "classes from 0 on, or text"}
+        elif type(most) is int and most >= max(MOST_CLASSES, len(column)):
+            refused = {most: "a class; numbers count the classes from 0 on"}
+        for value, expected in refused.items():
+            row = place_in_file(train, column.index(value)) + 1
+            raise ValueError(f"{self.label_column}, row {row}: {shown(value)}, expected {expected}")
+        self.goes_by_name = isinstance(least, str) or (type(least) is int and least > 0)
+        if type(least) is int and least == 0:
+            values = range(most + 1)
+        return [str(value) for value in values]
 
     @property
     def class_count(self) -> int:
@@ -118,52 +109,32 @@ class Classification(Task):
 
     def label_key(self) -> tuple:
         """All that decides the number of a label: part of the name of cached rows."""
-        return self.label_column, self.classes, self.named_by_text, self.named_by_number
+        return self.label_column, self.classes, self.goes_by_name
 
     def labels(
         self, batch: dict[str, list], indices: list[int], source: str, feature: object
     ) -> list[float] | list[int]:
         """Raises ValueError for a label that is missing, infinite, or outside the classes of the training split."""
+        if self.regression:
+            return finite_numbers(batch, self.label_column, indices, source)
         labels = []
         for index, value in zip(indices, batch[self.label_column]):
-            if not self.regression and isinstance(feature, ClassLabel) and value in range(feature.num_classes):
-                value = feature.names[value]  # another file may number the same classes differently
-            where = f"{source}: {self.label_column}, row {index + 1}: {shown(value)}"
-            if self.regression:
-                if not isinstance(value, Real) or not np.isfinite(value):
-                    raise ValueError(f"{where} is no number")
-                if abs(value) > LARGEST_NUMBER:
-                    raise ValueError(f"{where} is too large for float32, expected {LARGEST_NUMBER:g} at most")
-                labels.append(float(value))
-                continue
-            if self.named_by_text and isinstance(value, int):  # a number says nothing of classes that are texts
-                value = str(value)
-                if value not in self.classes:
-                    raise ValueError(self._of_two_kinds(batch, source))
-            if self.named_by_number and type(value) is int:
-                value = str(value)
-            number = self._class_number(value)
-            if number is None:
+            label = value
+            if isinstance(feature, ClassLabel) and value in range(feature.num_classes):
+                label = feature.names[value]  # another file may number the same classes differently
+            elif self.goes_by_name and type(value) is int:
+                label = str(value)
+            number = self.classes.get(label) if isinstance(label, str) else label
+            if not isinstance(number, int) or not 0 <= number < self.class_count:
                 more = ", ..." if len(self.classes) > 10 else ""
                 classes = f"{len(self.classes)} classes {', '.join(list(self.classes)[:10])}{more}"
                 if self.arguments.holdout or self.arguments.tuning_holdout:
                     classes += " of the rows that are left to train on"
-                raise ValueError(f"{where} is not one of the {classes}")
-            labels.append(number)
+                raise ValueError(
+                    f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is not one of the {classes}"
+                )
+            labels.append(int(number))
         return labels
-
-    def _of_two_kinds(self, batch: dict[str, list], source: str) -> str:
-        """The error about labels that are numbers here and texts in the training rows, with both."""
-        numbers = ", ".join(map(str, sorted({value for value in batch[self.label_column] if value is not None})[:10]))
-        texts = ", ".join(list(self.classes)[:10])
-        return f"{source}: {self.label_column} holds {numbers}, in the training rows {texts}: expected the same labels"
-
-    def _class_number(self, label: object) -> int | None:
-        """The number of the class that a label states by its name, its number or as a bool; None where none has it."""
-        number = self.classes.get(label) if isinstance(label, str) else label
-        if isinstance(number, bool):
-            number = int(number)
-        return number if type(number) is int and 0 <= number < self.class_count else None
 
     def collate_labels(self, rows: list[dict]) -> torch.Tensor:
         """(B,): numbers of a regression, or of classes."""
@@ -177,12 +148,9 @@ class Classification(Task):
         labels = np.asarray(held_out["labels"])
         most_frequent = np.bincount(np.asarray(train["labels"])).argmax()
         guesses = range(self.class_count) if self.metric == "f1" else [most_frequent]
-        values = []
-        for guess in guesses:
-            outputs = np.zeros((len(labels), self.class_count))
-            outputs[:, guess] = 1.0
-            values.append(self.score(EvalPrediction(outputs, labels))[self.metric])
-        return f"{self.metric} of one class", max(values)
+        every = np.eye(self.class_count)
+        outputs = (np.tile(every[guess], (len(labels), 1)) for guess in guesses)
+        return f"{self.metric} of one class", max(self.score(EvalPrediction(o, labels))[self.metric] for o in outputs)
 
     def never_seen(self, train: Rows) -> list[str]:
         if self.regression or isinstance(train, IterableDataset):
@@ -225,7 +193,6 @@ class ImageClassification(Classification):
     head = "ForImageClassification"
     modality = IMAGES
     held_out_unit = "images"
-    trained_unit = "images"
     has_full_rows = True
     does = "sorts images into the classes of its training set"
     not_for = "other classes"
@@ -234,7 +201,7 @@ class ImageClassification(Classification):
         return [self.image_column, self.label_column]
 
     def configure(self, train: Rows) -> dict[str, object]:
-        features = features_of(train)
+        features = train.features or {}
         images = [name for name, kind in features.items() if isinstance(kind, Image)]
         if self.arguments.image_column is None and features and not images:
             raise ValueError(f"image_column: no column holds images: {column_kinds(train)}; or name one of numbers")
@@ -253,23 +220,19 @@ class ImageClassification(Classification):
             raise ValueError(f"train_resize: {self.arguments.train_resize} is below the image size {height}×{width}")
         if training and self.arguments.train_resize:
             height = width = self.arguments.train_resize
-        feature = features_of(rows).get(self.label_column)
+        feature = (rows.features or {}).get(self.label_column)
         function = partial(self._read, source=source, size=(height, width), feature=feature)
         settings = (self.image_column, self.label_key(), height, width, self.config.num_channels)
         key = (settings, self.reading_key())
         rows = with_encoded_images(rows, self.image_column)
         return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"images of {source}")
 
-    @property
-    def resampling(self) -> int:
-        """How images are resized, a number of PIL.Image.Resampling: the processor's, bilinear where it states none."""
-        stated = self.processing.resample
-        return PILImage.Resampling.BILINEAR if stated is None else stated
-
     def _read(
         self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int], feature: object
     ) -> dict:
         pixels = []
+        resampling = self.processing.resample  # 0, the nearest pixel, is a choice
+        resampling = PILImage.Resampling.BILINEAR if resampling is None else resampling
         for index, value in zip(indices, batch[self.image_column]):
             where = f"{source}: {self.image_column}, row {index + 1}"
             image = decoded_image(value, where)
@@ -277,7 +240,7 @@ class ImageClassification(Classification):
                 image = self._from_numbers(image, where)
             image = with_channels(image, self.config.num_channels)
             if image.size != size[::-1]:
-                image = image.resize(size[::-1], self.resampling)
+                image = image.resize(size[::-1], resampling)
             pixels.append(np.asarray(image, dtype=np.uint8).reshape(*size, -1).transpose(2, 0, 1).ravel())
         return {"pixels": pixels, "labels": self.labels(batch, indices, source, feature)}
 
@@ -287,9 +250,7 @@ class ImageClassification(Classification):
             array = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: expected an image, got {type(values).__name__}") from error
-        if array.ndim not in (2, 3):
-            raise ValueError(f"{where}: expected an image, got numbers of shape {array.shape}")
-        if array.size == 0 or array.shape[2:] not in ((), (1,), (3,), (4,)):
+        if array.ndim not in (2, 3) or array.size == 0 or array.shape[2:] not in ((), (1,), (3,), (4,)):
             raise ValueError(f"{where}: expected (height, width[, 1, 3 or 4 channels]), got shape {array.shape}")
         if not np.isfinite(array).all():
             raise ValueError(f"{where}: NaN or infinite pixels")
@@ -376,7 +337,7 @@ class SequenceClassification(Classification, TextTask):
     def computed_metrics(self) -> tuple[str, ...]:
         if self.regression:
             return (*REGRESSION_METRICS, "loss")
-        return tuple(name for name in self.metrics if name not in REGRESSION_METRICS)
+        return tuple(name for name in METRICS[self.name] if name not in REGRESSION_METRICS)
 
     def columns(self) -> list[str]:
         return [*self.texts, self.label_column]
@@ -400,7 +361,7 @@ class SequenceClassification(Classification, TextTask):
         require_columns(rows, self.columns(), source)
         reading = (self.length, self.arguments.truncation, self.segments, self.reading_key())
         key = (self.name, self.texts, self.label_key(), reading)
-        feature = features_of(rows).get(self.label_column)
+        feature = (rows.features or {}).get(self.label_column)
         function = partial(self._read, source=source, feature=feature)
         return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
 

@@ -24,6 +24,7 @@ from datasets import Dataset, Features, List, Value
 from datasets.fingerprint import Hasher
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map_only
 from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils import ModelOutput
 
@@ -64,22 +65,26 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
         model = load_lean(source, ignore=["pooler.*"] if bare else []).eval()
     except (ValueError, OSError) as error:
         raise ValueError(f"teacher: {error}") from error
-    if bare:
-        model = model.base_model
-    config = task.config
-    if model.config.model_type != config.model_type:
-        raise ValueError(f"teacher: {source} is a {model.config.model_type}, expected a {config.model_type}")
+    model = model.base_model if bare else model
+    config = model.config
+    if config.model_type != task.config.model_type:
+        raise ValueError(f"teacher: {source} is a {config.model_type}, expected a {task.config.model_type}")
     name = type(model).__name__
-    if not task.fits_class(name):
+    if not name.endswith(task.head or "Model"):
         raise ValueError(f"teacher: {source} is a {name}, expected one {task.head} for {task.name}")
-    width = model.config.hidden_size
-    if width != config.hidden_size and (bare or task.arguments.distill_hidden):
-        raise ValueError(f"teacher: {source} has vectors of {width} numbers, the student of {config.hidden_size}")
-    check_classes(source, model.config, task)
+    width = config.hidden_size
+    if width != task.config.hidden_size and (bare or task.arguments.distill_hidden):
+        raise ValueError(f"teacher: {source} has vectors of {width} numbers, the student of {task.config.hidden_size}")
+    check_classes(source, config, task)
     if task.modality is IMAGES:
-        check_images(source, model.config, task)
-    else:
-        check_tokens(source, model.config, task)
+        check_images(source, config, task)
+        return model.to(task.arguments.device)
+    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    if tokenizer_text(tokenizer) != tokenizer_text(task.processing):
+        raise ValueError(f"teacher: the tokenizer of {source} is not the student's")
+    positions = config.max_position_embeddings
+    if task.length > positions:
+        raise ValueError(f"teacher: {source} reads {positions} tokens, rows have up to {task.length}; see max_length")
     return model.to(task.arguments.device)
 
 
@@ -91,15 +96,14 @@ def check_classes(source: str, config: LeanConfig, task: Task) -> None:
         return
     names = list(task.classes)
     theirs = [config.id2label[index] for index in range(config.num_labels)]
-    unnamed = [f"LABEL_{index}" for index in range(len(names))]
-    numbered = [str(index) for index in range(len(names))]
-    if theirs != names and not (theirs == unnamed and names == numbered):
+    are_numbers = names == [str(index) for index in range(len(names))]
+    if theirs != names and not (are_numbers and theirs == [f"LABEL_{name}" for name in names]):
         raise ValueError(f"teacher: {source} has the classes {first_names(theirs)}, the rows {first_names(names)}")
 
 
 def first_names(names: list[str]) -> str:
     """The names as messages show them: the first five, and how many there are."""
-    return ", ".join(names) if len(names) <= 5 else f"{', '.join(names[:5])}, ... ({len(names)})"
+    return ", ".join(names[:5]) + (f", ... ({len(names)})" if len(names) > 5 else "")
 
 
 def check_images(source: str, config: LeanConfig, task: Task) -> None:
@@ -108,20 +112,9 @@ def check_images(source: str, config: LeanConfig, task: Task) -> None:
         raise ValueError(f"teacher: {source} has image_size {config.image_size}, the student {task.config.image_size}")
     for processor in load_processors(source):
         for key in ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"):
-            theirs = getattr(processor, key)
-            ours = getattr(task.processing, key)
+            theirs, ours = getattr(processor, key), getattr(task.processing, key)
             if theirs != ours:
                 raise ValueError(f"teacher: {source} reads images with {key} {theirs}, the student with {ours}")
-
-
-def check_tokens(source: str, config: LeanConfig, task: Task) -> None:
-    """Raises ValueError for a teacher with another tokenizer, or fewer positions than rows have tokens."""
-    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    if tokenizer_text(tokenizer) != tokenizer_text(task.processing):
-        raise ValueError(f"teacher: the tokenizer of {source} is not the student's")
-    if task.length > config.max_position_embeddings:
-        positions = config.max_position_embeddings
-        raise ValueError(f"teacher: {source} reads {positions} tokens, rows have up to {task.length}; see max_length")
 
 
 def state_sha256(model: PreTrainedModel) -> str:
@@ -217,8 +210,7 @@ class SpanLogits(Target):
     def __init__(self, task: Task):
         self.temperature = task.arguments.distill_temperature
 
-    @staticmethod
-    def both(outputs: ModelOutput, mask: torch.Tensor) -> torch.Tensor:
+    def both(self, outputs: ModelOutput, mask: torch.Tensor) -> torch.Tensor:
         """(B, 2, T), without padding."""
         logits = torch.stack([outputs.start_logits, outputs.end_logits], dim=1).float()
         return logits.masked_fill(mask[:, None] == 0, NOWHERE)
@@ -338,26 +330,25 @@ def mapped_layers(shape: str, named: list[int], depth: int, teacher_depth: int) 
     Raises:
         ValueError: another number is named than the student has layers, or one that the teacher does not have.
     """
+    if named and len(named) != depth:
+        raise ValueError(f"distill_layers: expected a layer for each of the student's {depth}, got {len(named)}")
+    for layer in named:
+        if not 0 <= layer < teacher_depth:
+            raise ValueError(f"distill_layers: the teacher has no layer {layer}, expected 0..{teacher_depth - 1}")
     if named:
-        if len(named) != depth:
-            raise ValueError(f"distill_layers: expected a layer for each of the student's {depth}, got {len(named)}")
-        for layer in named:
-            if not 0 <= layer < teacher_depth:
-                raise ValueError(f"distill_layers: the teacher has no layer {layer}, expected 0..{teacher_depth - 1}")
         return named
     file = Path(shape) / RECORD
-    if file.is_file():
-        kept = kept_layers(read_json(file), teacher_depth)
-        if kept is not None and len(kept) == depth:
-            return kept
+    kept = kept_layers(read_json(file), teacher_depth) if file.is_file() else None
+    if kept is not None and len(kept) == depth:
+        return kept
     return [max(0, (layer + 1) * teacher_depth // depth - 1) for layer in range(depth)]
 
 
 def kept_layers(record: Mapping[str, Any], source_depth: int | None = None) -> list[int] | None:
-    """Which layers of its source a cut kept, from 0, by its slim.json; None where it cut no layers.
+    """Which layers of its source a cut kept, from 0, by its slim.json; None if it cut no layers.
 
     Args:
-        source_depth: how many layers the source has to have; None also where the cut is of another depth.
+        source_depth: how many layers the source has to have; None also if the cut is of another depth.
     """
     cut = cut_of_layers(record)
     if cut is None or source_depth not in (None, len(cut["before"])):
@@ -380,9 +371,8 @@ class Taught:
     def __init__(self, task: Task, teacher: PreTrainedModel):
         self.task = task
         arguments = task.arguments
-        self.logits = None
-        if arguments.distill_logits and task.name in LOGITS:
-            self.logits = LOGITS[task.name](task)
+        learns_logits = arguments.distill_logits and task.name in LOGITS
+        self.logits = LOGITS[task.name](task) if learns_logits else None
         self.states = None
         if arguments.distill_hidden:
             depths = (task.config.num_hidden_layers, teacher.config.num_hidden_layers)
@@ -401,11 +391,11 @@ class Taught:
 
     def collate(self, rows: list[dict]) -> Batch:
         batch = self.task.collate(rows)
-        if ROW not in rows[0]:
-            return batch
-        for target in self.targets:
-            batch |= target.collate(rows)
-        return {**batch, ROW: torch.tensor([int(row[ROW]) for row in rows])}
+        if ROW in rows[0]:
+            for target in self.targets:
+                batch |= target.collate(rows)
+            batch[ROW] = torch.tensor([int(row[ROW]) for row in rows])
+        return batch
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """As the task's; where tokens are hidden, those of a row are always the same ones."""
@@ -440,9 +430,7 @@ class Taught:
             loss = loss + arguments.distill_logits * self.logits.loss(outputs, inputs)
         if self.states is not None:
             loss = loss + arguments.distill_hidden * self.states.loss(outputs, inputs)
-        if items is not None:  # Trainer leaves the division by the batches of a step to this
-            loss = loss / batches
-        return loss, outputs
+        return (loss if items is None else loss / batches), outputs  # Trainer leaves this division to the task
 
     def own_loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, object]:
         """The task's loss without a teacher, and the outputs."""
@@ -502,54 +490,48 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     teacher = load_teacher(arguments.teacher, task)
     rows = rows_of_run(rows, arguments)
     taught = Taught(task, teacher)
-    columns = {name: feature for target in taught.targets for name, feature in target.features.items()}
+    features = {**rows.features, ROW: Value("int64")}
+    for target in taught.targets:
+        features |= target.features
 
     def read_if_there_is_room(batch: dict[str, Any], indices: list[int]) -> dict[str, list]:
-        if indices[0] == 0:  # not called at all where the outputs are cached
+        if indices[0] == 0:  # not called at all if the outputs are cached
             check_disk(taught, rows)
         return teacher_columns(batch, indices, taught, teacher)
 
+    # What decides which values are stored: texts, numbers and tuples of them, which hash alike in every process.
+    targets = tuple((type(target).__name__, *target.key) for target in taught.targets)
+    settings = (arguments.mask_fraction, arguments.bf16, task.reading_key())
+    key = (task.name, targets, settings, state_sha256(teacher), __version__)
     kept = rows.map(
         read_if_there_is_room,
         batched=True,
         with_indices=True,
         batch_size=ROWS_SORTED,
-        features=Features({**rows.features, **columns, ROW: Value("int64")}),
-        new_fingerprint=Hasher.hash((rows._fingerprint, outputs_key(taught, teacher))),
+        features=Features(features),
+        new_fingerprint=Hasher.hash((rows._fingerprint, key)),
         desc="the teacher's outputs",
     )
     return taught, kept.with_format("numpy")
 
 
-def outputs_key(taught: Taught, teacher: PreTrainedModel) -> tuple:
-    """What decides which values are stored of the teacher's outputs on given rows: their name in the cache.
-
-    Texts, numbers and tuples of them: anything else may hash otherwise in another process.
-    """
-    task = taught.task
-    targets = tuple((type(target).__name__, *target.key) for target in taught.targets)
-    settings = (task.arguments.mask_fraction, task.arguments.bf16)
-    return (task.name, targets, settings, task.reading_key(), state_sha256(teacher), __version__)
-
-
 def check_distillation(arguments: RecipeArguments, task: Task) -> None:
     """Raises ValueError for settings that a teacher's cached outputs do not fit, or that leave nothing to learn."""
-    if not (arguments.distill_task or arguments.distill_hidden or (arguments.distill_logits and task.name in LOGITS)):
-        raise ValueError("distill_task, distill_logits, distill_hidden: all are 0, so there is nothing to learn")
     if task.name in LOGITS and not is_taught(task.name, vars(arguments)):
         raise ValueError("distill_logits, distill_hidden: both are 0, so nothing is learned from the teacher")
-    if arguments.label_smoothing_factor:
-        raise ValueError("label_smoothing_factor: not with a teacher, whose logits are smooth already")
+    if not (arguments.distill_task or is_taught(task.name, vars(arguments))):
+        raise ValueError("distill_task, distill_hidden: both are 0, so there is nothing to learn")
     if arguments.distill_logits and getattr(task.config, "loss_chunk_size", None) is not None:
         raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
-    if task.modality is not IMAGES:
-        return
-    for key in ("mixup_alpha", "train_resize"):
+    once = "the teacher sees each image once, as it is evaluated"
+    refused = {"label_smoothing_factor": "the teacher's logits are smooth already"}
+    if task.modality is IMAGES:
+        refused |= {"mixup_alpha": once, "train_resize": once}
+        if arguments.distill_hidden:
+            refused |= {"crop_padding": once, "horizontal_flip": once}
+    for key, reason in refused.items():
         if getattr(arguments, key):
-            raise ValueError(f"{key}: not with a teacher, which sees each image once, as it is evaluated")
-    for key in ("crop_padding", "horizontal_flip"):
-        if arguments.distill_hidden and getattr(arguments, key):
-            raise ValueError(f"{key}: not with distill_hidden: the teacher's states are those of the whole image")
+            raise ValueError(f"{key}: not with a teacher and these settings: {reason}")
 
 
 def check_disk(taught: Taught, rows: Dataset) -> None:
@@ -567,6 +549,7 @@ def check_disk(taught: Taught, rows: Dataset) -> None:
         )
 
 
+@torch.no_grad()
 def teacher_columns(
     batch: dict[str, list], indices: list[int], taught: Taught, teacher: PreTrainedModel
 ) -> dict[str, list]:
@@ -583,31 +566,15 @@ def teacher_columns(
         at_once = max(1, min(at_once, LOGITS_AT_ONCE // (max(lengths) * teacher.config.vocab_size)))
     columns: list[dict[str, Any]] = [{ROW: index} for index in indices]
     for places in batches_by_length(lengths, at_once):
-        inputs, outputs = read_by_teacher(
-            [rows[place] for place in places], [indices[place] for place in places], taught, teacher
-        )
+        collated = taught.task.collate([rows[place] for place in places])
+        generators = evaluation_generators([indices[place] for place in places])
+        inputs = taught.task.transform(collated, generators, training=False)
+        read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in taught.label_names}
+        with precision(teacher, taught.arguments.bf16):
+            outputs = teacher(**read, output_hidden_states=taught.states is not None)
+        outputs = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), outputs)
         for target in taught.targets:
             kept = target.of_rows(outputs, inputs, [lengths[place] for place in places])
             for place, values in zip(places, kept):
                 columns[place] |= values
     return {name: [row[name] for row in columns] for name in columns[0]}
-
-
-@torch.no_grad()
-def read_by_teacher(
-    rows: list[dict[str, Any]], indices: list[int], taught: Taught, teacher: PreTrainedModel
-) -> tuple[Batch, ModelOutput]:
-    """Some rows as a batch, and the teacher's outputs on it, both on the CPU; `indices` are those in the split."""
-    collated = taught.task.collate(rows)
-    inputs = taught.task.transform(collated, evaluation_generators(indices), training=False)
-    read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in taught.label_names}
-    with precision(teacher, taught.arguments.bf16):
-        outputs = teacher(**read, output_hidden_states=taught.states is not None)
-    return inputs, type(outputs)({name: on_cpu(value) for name, value in outputs.items()})
-
-
-def on_cpu(value: object) -> object:
-    """A tensor, or each of several, on the CPU."""
-    if isinstance(value, tuple):
-        return tuple(map(on_cpu, value))
-    return value.cpu() if isinstance(value, torch.Tensor) else value

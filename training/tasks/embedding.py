@@ -14,14 +14,14 @@ from datasets import Dataset, Features, IterableDataset, List, Value
 from datasets.fingerprint import Hasher
 from scipy import stats
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from transformers import EvalPrediction, PreTrainedModel
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.support.models import mean_over_tokens
 
-from ..data.sentences import sentences
-from ..data.sources import Rows
+from ..data.sources import Rows, sentences
 from .base import (
     ROWS_AT_ONCE,
     Batch,
@@ -29,10 +29,10 @@ from .base import (
     batches_by_length,
     check_text,
     find_column,
+    finite_numbers,
     label_candidates,
     prepared_rows,
     require_columns,
-    shown,
 )
 from .distillation import ROWS_SORTED, load_teacher, precision, rows_of_run, state_sha256
 
@@ -113,8 +113,8 @@ class Embedding(TextTask):
         require_columns(rows, self.columns(), source)
         settings = (self.texts, self.label_column, self.length, self.arguments.split_sentences, self.reading_key())
         function = partial(self._read, source=source)
-        key = (self.name, settings)
-        prepared = prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
+        workers = self.arguments.preprocessing_workers
+        prepared = prepared_rows(rows, function, (self.name, settings), workers, f"tokens of {source}")
         if len(prepared) == 0:
             raise ValueError(f"{source}: {self.texts[0]} holds no sentence")
         return rows_of_run(prepared, self.arguments) if training else prepared
@@ -135,16 +135,9 @@ class Embedding(TextTask):
         if self.has_pairs:
             numbers = [0.0] * len(indices)
             if self.label_column is not None:
-                numbers = self._numbers(batch, indices, source)
+                numbers = finite_numbers(batch, self.label_column, indices, source)
             prepared["labels"] = [number for number in numbers for _ in self.texts]
         return prepared
-
-    def _numbers(self, batch: dict[str, list], indices: list[int], source: str) -> list[float]:
-        """Raises ValueError for a label that is no finite number."""
-        for index, value in zip(indices, batch[self.label_column]):
-            if not isinstance(value, int | float) or not np.isfinite(value):
-                raise ValueError(f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is no number")
-        return [float(value) for value in batch[self.label_column]]
 
     def collate(self, rows: list[dict]) -> Batch:
         """Token ids and mask (B, T), and `labels`: the teacher's vectors (B, D), or the numbers of the pairs (B).
@@ -160,17 +153,15 @@ class Embedding(TextTask):
         self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
     ) -> tuple[torch.Tensor, Batch]:
         """Mean over rows of the distance to the teacher, 0 for pairs; and the vectors (B, D), and states if asked."""
-        labels = inputs["labels"]
         tokens = {name: tensor for name, tensor in inputs.items() if name != "labels"}
         outputs = model(**tokens)
         vectors = mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
         if self.has_pairs:
             loss = vectors.new_zeros(())
         else:
-            distances = self.distances(vectors, labels)
-            loss = distances.mean()
-            if items is not None:  # of all processes, whose gradients are averaged
-                loss = distances.sum() / items * self.arguments.world_size
+            distances = self.distances(vectors, inputs["labels"])
+            # a sum over the items is of all processes, whose gradients are averaged
+            loss = distances.mean() if items is None else distances.sum() / items * self.arguments.world_size
         kept = {"loss": loss, "vectors": vectors}
         if outputs.hidden_states is not None:
             kept["hidden_states"] = outputs.hidden_states
@@ -186,10 +177,9 @@ class Embedding(TextTask):
         vectors = unit_vectors(prediction.predictions)
         if not self.has_pairs:
             return {"cosine": float((vectors * unit_vectors(prediction.label_ids)).sum(axis=1).mean())}
-        first = vectors[0::2]
-        second = vectors[1::2]
+        first, second = vectors[0::2], vectors[1::2]
         if self.label_column is None:
-            return {"mrr": mean_reciprocal_rank(first, second)}
+            return {"mrr": float(reciprocal_ranks(first, second, np.arange(len(first))).mean())}
         return {"spearman": spearman((first * second).sum(axis=1), prediction.label_ids[0::2])}
 
 
@@ -220,14 +210,10 @@ def teacher_vectors(batch: dict[str, list], teacher: PreTrainedModel, bf16: bool
 def padded_batches(ids: list[list[int]]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
     """Rows of token ids by length: their places, and the ids and the mask of what is no padding, each (B, T)."""
     for places in batches_by_length([len(row) for row in ids], ROWS_AT_ONCE):
-        longest = len(ids[places[-1]])
-        padded = torch.zeros(len(places), longest, dtype=torch.long)
-        mask = torch.zeros_like(padded)
-        for row, place in enumerate(places):
-            length = len(ids[place])
-            padded[row, :length] = torch.as_tensor(ids[place])
-            mask[row, :length] = 1
-        yield places, padded, mask
+        rows = [torch.as_tensor(ids[place]).long() for place in places]
+        padded = pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows])
+        yield places, padded, (torch.arange(padded.shape[1]) < lengths[:, None]).long()
 
 
 @torch.no_grad()
@@ -264,15 +250,8 @@ def reciprocal_ranks(queries: np.ndarray, documents: np.ndarray, right: np.ndarr
     found = np.zeros(len(queries))
     for index, query in enumerate(queries):
         likeness = documents @ query
+        rank = 1 + (likeness > likeness[right[index]] + 1e-9).sum()
+        found[index] = 1 / rank if rank <= RANKS else 0.0
         if not np.isfinite(likeness).all():
             found[index] = np.nan
-            continue
-        rank = 1 + int((likeness > likeness[right[index]] + 1e-9).sum())
-        if rank <= RANKS:
-            found[index] = 1 / rank
     return found
-
-
-def mean_reciprocal_rank(queries: np.ndarray, documents: np.ndarray) -> float:
-    """Of query i among all documents, document i being the right one: the mean of `reciprocal_ranks`."""
-    return float(reciprocal_ranks(queries, documents, np.arange(len(queries))).mean())

@@ -27,7 +27,6 @@ class LanguageModelling(TextTask):
     Nothing is dropped: the last row of each 1,000 documents is short.
     """
 
-    trained_unit = "rows"
     is_scored_by_token = True
     has_full_rows = True
     predicts_special_tokens = True  # such as the end of a text
@@ -99,7 +98,7 @@ class LanguageModelling(TextTask):
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """From sums per row (loss, tokens, hits): the loss per token in nats, its exponential, the share of hits."""
-        loss, tokens, hits = np.asarray(prediction.predictions, dtype=np.float64).sum(0)
+        loss, tokens, hits = np.asarray(prediction.predictions, dtype=np.float64)[:, :3].sum(0)
         return {
             "loss": loss / tokens,
             "perplexity": float(np.exp(min(loss / tokens, 700.0))),
@@ -120,6 +119,14 @@ def row_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     loss = F.cross_entropy(logits, labels, reduction="sum")
     hits = (logits.argmax(-1) == labels).sum()
     return torch.stack([loss, counted.sum(), hits])
+
+
+def repeated_bigrams(ids: torch.Tensor) -> torch.Tensor:
+    """Which tokens complete a bigram that occurs earlier in their row: (B, T) numbers → (B, T); never the first."""
+    pairs = ids[:, :-1] * (ids.max() + 1) + ids[:, 1:]
+    values, order = pairs.sort(dim=1, stable=True)  # equal pairs side by side, the earliest first
+    repeated = F.pad(values.diff(dim=1) == 0, (1, 0))
+    return F.pad(torch.zeros_like(repeated).scatter(1, order, repeated), (1, 0))
 
 
 def joined(documents: list[list[int]]) -> list[int]:
@@ -144,10 +151,25 @@ class CausalLM(LanguageModelling):
         rows = [np.array(stream[start : start + self.length], dtype=np.int32) for start in starts]
         return {"input_ids": rows, "length": list(map(len, rows))}
 
+    def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
+        """(B, 5): beside the three of all tokens, loss and number of those that complete a bigram seen in the row."""
+        sums = super().reduce(outputs, labels)
+        repeated = super().reduce(outputs, labels.masked_fill(~repeated_bigrams(labels), -100))
+        return torch.cat([sums, repeated[:, :2]], dim=1)
+
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
-        """Adds bits per byte of text: all nats over all bytes. No token's context reaches beyond its row."""
-        nats = np.asarray(prediction.predictions, dtype=np.float64)[:, 0].sum()
-        return {**super().score(prediction), "bits_per_byte": float(nats / np.log(2) / self.text_bytes)}
+        """Adds bits per byte of text: all nats over all bytes. No token's context reaches beyond its row.
+
+        And the loss per token of those that complete a bigram seen before in their row, and of all others, each where
+        there are any.
+        """
+        nats, tokens, _, repeated_nats, repeated = np.asarray(prediction.predictions, dtype=np.float64).sum(0)
+        scores = {**super().score(prediction), "bits_per_byte": float(nats / np.log(2) / self.text_bytes)}
+        if repeated:
+            scores["loss_repeated_bigram"] = repeated_nats / repeated
+        if repeated < tokens:
+            scores["loss_other"] = (nats - repeated_nats) / (tokens - repeated)
+        return scores
 
     def collate(self, rows: list[dict]) -> Batch:
         ids = self.pad(rows, "input_ids", -100)

@@ -14,15 +14,14 @@ import numpy as np
 import torch
 from datasets import IterableDataset
 from torch.nn import functional as F
-from transformers import BatchEncoding, EvalPrediction, PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
-from .base import Batch, TextTask, check_text, find_column, find_text_column, prepared_rows, require_columns
+from .base import Batch, TextTask, check_text, find_text_column, prepared_rows, require_columns
 
 
 OUTSIDE = [-1, -1]  # the offsets of tokens that are not the context's
-COLUMNS = ("id", "question", "context", "answers")
 
 
 class QuestionAnswering(TextTask):
@@ -44,11 +43,10 @@ class QuestionAnswering(TextTask):
         return len(self.examples)
 
     def columns(self) -> list[str]:
-        return list(COLUMNS)
+        return ["id", "question", "context", "answers"]
 
     def configure(self, train: Rows) -> dict[str, object]:
-        for column in COLUMNS:
-            find_column(train, column, "question-answering", [])
+        require_columns(train, self.columns(), "question-answering")
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
@@ -86,8 +84,7 @@ class QuestionAnswering(TextTask):
         return F.pad(logits, (0, self.length - logits.shape[-1]), value=-1e4)
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
-        starts = prediction.predictions[:, 0]
-        ends = prediction.predictions[:, 1]
+        starts, ends = prediction.predictions[:, 0], prediction.predictions[:, 1]
         references = {row: answers["text"] for row, answers in enumerate(self.examples["answers"])}
         contexts = [{"id": row, "context": context} for row, context in enumerate(self.examples["context"])]
         some_are_empty = not all(references.values())
@@ -102,7 +99,7 @@ def windows(
 
     Columns of the rows: id, question, context, answers {text, answer_start in characters}. A window is the question
     and a part of the context; consecutive windows of a row share `doc_stride` tokens of context. `start_positions` and
-    `end_positions` are the tokens of the row's first answer, inclusive; both are 0, the [CLS] token, where the answer
+    `end_positions` are the tokens of the row's first answer, inclusive; both are 0, the [CLS] token, if the answer
     is not wholly inside the window or the row has none (one of more than `doc_stride` tokens may be in none).
     For evaluation there are also `example_id`, the row's id, and `offset_mapping`, each token's characters in the
     context, (-1, -1) for other tokens.
@@ -111,7 +108,14 @@ def windows(
         ValueError: names the row whose answer is not where it says, or whose question leaves no room for context.
     """
     questions = [question.strip() for question in batch["question"]]  # a few of SQuAD's begin with pages of spaces
-    _check_room(batch["id"], questions, tokenizer, max_length, doc_stride)
+    special = tokenizer.num_special_tokens_to_add(pair=True)
+    for row_id, tokens in zip(batch["id"], tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]):
+        room = max_length - special - len(tokens)
+        if room <= doc_stride:
+            raise ValueError(
+                f"{_row(row_id)}: a question of {len(tokens)} tokens leaves room for {max(room, 0)} tokens of "
+                f"context, and windows that share {doc_stride} need {doc_stride + 1} (max_length={max_length})"
+            )
     spans = [answer_span(*row) for row in zip(batch["id"], batch["context"], batch["answers"])]
     encoded = tokenizer(
         questions,
@@ -123,83 +127,47 @@ def windows(
         return_offsets_mapping=True,
     )
     rows = encoded.pop("overflow_to_sample_mapping")
-    offsets = [_context_offsets(encoded, window) for window in range(len(rows))]
-    del encoded["offset_mapping"]
+    offsets = [
+        [list(offset) if sequence == 1 else OUTSIDE for offset, sequence in zip(window, encoded.sequence_ids(number))]
+        for number, window in enumerate(encoded.pop("offset_mapping"))
+    ]
     positions = []
     for window, row in enumerate(rows):
         first = window == 0 or rows[window - 1] != row
         last = window == len(rows) - 1 or rows[window + 1] != row
         positions.append(_positions(offsets[window], spans[row], first, last))
-    out = {
-        **encoded,
-        "start_positions": [start for start, _ in positions],
-        "end_positions": [end for _, end in positions],
-    }
+    starts, ends = map(list, zip(*positions))
+    out = {**encoded, "start_positions": starts, "end_positions": ends}
     if not training:
         out |= {"example_id": [batch["id"][row] for row in rows], "offset_mapping": offsets}
     return out
 
 
 def _row(row_id: int | str) -> str:
-    """A row as messages name it: by its number, from 1, where its id is the index; else by its id."""
+    """A row as messages name it: by its number, from 1, if its id is the index; else by its id."""
     return f"row {row_id + 1 if isinstance(row_id, int) else row_id}"
-
-
-def _check_room(
-    ids: list[int] | list[str],
-    questions: list[str],
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-    doc_stride: int,
-) -> None:
-    """Raises a ValueError unless every window can move on by at least one token of context."""
-    special = tokenizer.num_special_tokens_to_add(pair=True)
-    for row_id, tokens in zip(ids, tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]):
-        room = max_length - special - len(tokens)
-        if room <= doc_stride:
-            raise ValueError(
-                f"{_row(row_id)}: a question of {len(tokens)} tokens leaves room for {max(room, 0)} tokens of "
-                f"context, and windows that share {doc_stride} need {doc_stride + 1} (max_length={max_length})"
-            )
 
 
 def answer_span(row_id: int | str, context: str, answers: Mapping[str, Sequence]) -> tuple[int, int] | None:
     """First and last-plus-one character of the first answer, without spaces around it; None if there is none.
 
     Raises:
-        ValueError: an answer's text is not at its place in the context, or it is of another form; names the row's id.
+        ValueError: an answer's text is not at its place in the context, or it is of another form; names the row.
     """
-    if not is_answers(answers):
+    try:
+        pairs = list(zip(answers["text"], answers["answer_start"], strict=True))
+        places = [context[start : start + len(text)] if start >= 0 else "" for text, start in pairs]
+    except (KeyError, TypeError, ValueError) as error:
         form = '{"text": [...], "answer_start": [...]} of equal length'
-        raise ValueError(f"{_row(row_id)}: answers: expected {form}, got {answers!r:.60}")
-    for text, start in zip(answers["text"], answers["answer_start"]):
-        actual = context[start : start + len(text)] if start >= 0 else ""
+        raise ValueError(f"{_row(row_id)}: answers: expected {form}, got {answers!r:.60}") from error
+    for (text, start), actual in zip(pairs, places):
         if actual != text:
             raise ValueError(f"{_row(row_id)}: the answer {text!r} is not at character {start}, where {actual!r} is")
-    text = answers["text"][0] if answers["text"] else ""
-    if not text.strip():
+    if not pairs or not pairs[0][0].strip():
         return None
-    start = answers["answer_start"][0] + len(text) - len(text.lstrip())
+    text, start = pairs[0]
+    start += len(text) - len(text.lstrip())
     return start, start + len(text.strip())
-
-
-def is_answers(answers: object) -> bool:
-    """Whether these are the answers of one row: texts and where each begins."""
-    if not isinstance(answers, Mapping) or not {"text", "answer_start"} <= answers.keys():
-        return False
-    texts, starts = answers["text"], answers["answer_start"]
-    if not isinstance(texts, Sequence) or isinstance(texts, str) or not isinstance(starts, Sequence):
-        return False
-    are_texts = all(isinstance(text, str) for text in texts)
-    return are_texts and len(texts) == len(starts) and all(isinstance(start, int) for start in starts)
-
-
-def _context_offsets(encoded: BatchEncoding, window: int) -> list[list[int]]:
-    """First and last-plus-one character of each token of one window in the context, `OUTSIDE` for other tokens."""
-    return [
-        list(offset) if sequence == 1 else OUTSIDE
-        for offset, sequence in zip(encoded["offset_mapping"][window], encoded.sequence_ids(window))
-    ]
 
 
 def _positions(offsets: list[list[int]], span: tuple[int, int] | None, first: bool, last: bool) -> tuple[int, int]:
@@ -213,10 +181,8 @@ def _positions(offsets: list[list[int]], span: tuple[int, int] | None, first: bo
     start, end = span
     begins_before = not first and start < offsets[context[0]][0]
     ends_after = not last and end > offsets[context[-1]][1]
-    if begins_before or ends_after:
-        return 0, 0
     inside = [token for token in context if offsets[token][1] > start and offsets[token][0] < end]
-    if not inside:
+    if begins_before or ends_after or not inside:
         return 0, 0
     return inside[0], inside[-1]
 
@@ -231,29 +197,28 @@ def best_spans(
 ) -> dict[str, str]:
     """The text of each example's best span over all its windows, by id; "" for an example without any.
 
-    Where an answer `may_be_empty`, as in SQuAD 2.0, it is "" too where the score of the [CLS] token, the least over
-    the windows, is above that of the span.
-
     The score of a span is the sum of its start's and its end's logit; every span of at most `max_answer_tokens` tokens
-    inside the context is tried. The logits are (windows, tokens), in the order of `features`, whose `example_id` and
-    `offset_mapping` are those of `windows`; what they have beyond a window's length is padding. `examples` have id and
-    context.
+    inside the context is tried. If an answer `may_be_empty`, as in SQuAD 2.0, it is "" too if the score of the [CLS]
+    token, the least over the windows, is above that of the span.
+
+    Args:
+        start_logits, end_logits: (windows, tokens), in the order of `features`; beyond a window's length is padding.
+        features: with `example_id` and `offset_mapping` of `windows`.
+        examples: with id and context.
     """
     best: dict[str, tuple[float, int, int]] = {}
     empty: dict[str, float] = {}
     for starts, ends, feature in zip(start_logits, end_logits, features, strict=True):
         row_id = feature["example_id"]
-        offsets = np.asarray(feature["offset_mapping"])
-        span = _best_span(np.asarray(starts), np.asarray(ends), offsets, max_answer_tokens)
+        span = _best_span(starts, ends, np.asarray(feature["offset_mapping"]), max_answer_tokens)
         if span is not None and (row_id not in best or span[0] > best[row_id][0]):
             best[row_id] = span
         empty[row_id] = min(empty.get(row_id, np.inf), float(starts[0] + ends[0]))
     texts = {}
     for row in examples:
         score, start, end = best.get(row["id"], (0.0, 0, 0))
-        texts[row["id"]] = row["context"][start:end]
-        if may_be_empty and empty.get(row["id"], -np.inf) > score:
-            texts[row["id"]] = ""
+        is_empty = may_be_empty and empty.get(row["id"], -np.inf) > score
+        texts[row["id"]] = "" if is_empty else row["context"][start:end]
     return texts
 
 
