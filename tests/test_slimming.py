@@ -272,16 +272,6 @@ class TestScores:
             cut = operations.keep_layers(model, choice.layers)
             assert reference.change(cut) == pytest.approx(choice.change, rel=1e-4)
 
-    def test_a_model_that_leaves_padding_out_is_ranked_as_one_that_does_not(self):
-        """unpad_inputs, which decides how the states between layers look."""
-        model = bert()
-        rankings = []
-        for unpadded in (False, True):
-            model.config.unpad_inputs = unpadded
-            rankings.append(measures.rank_layers(model, Reference.of(model, [inputs(model)]), 2))
-        for padded, unpadded in zip(*rankings):
-            assert unpadded.layers == padded.layers and unpadded.change == pytest.approx(padded.change, rel=1e-4)
-
     def test_greedy_beyond_the_depth_of_the_exhaustive_search(self, reference, monkeypatch):
         model, expected = reference
         monkeypatch.setattr(measures, "EXHAUSTIVE_DEPTH", 3)
@@ -373,14 +363,12 @@ class TestSlim:
         [
             (bert, Target(), "nothing to cut"),
             (bert, Target(layers=4), "layers: expected 1..3, got 4"),
-            (bert, Target(layers=2, keep=(0, 1)), "layers and keep: give one of them"),
             (bert, Target(keep=(0, 0)), "layers: expected some of 0..2"),
             (bert, Target(heads=9_999_999), "heads: expected 1..4,096, got 9,999,999"),
             (MODELS["bert-uneven"], Target(heads=5), "heads: expected 1..2 for layers of [4, 2, 4] heads, got 5"),
             (MODELS["gpt-grouped"], Target(heads=6), "heads: expected 1..4, since several heads share keys, got 6"),
             (bert, Target(heads=2, total_heads=4), "heads and total_heads: give one of them"),
             (MODELS["bert-uneven"], Target(total_heads=11), "total_heads: expected 3..10 for 3 layers, got 11"),
-            (MODELS["bert-uneven"], Target(keep=(0, 1), total_heads=7), "total_heads: expected 2..6 for 2 layers"),
             (gpt, Target(total_heads=6), "total_heads: LeanGPTConfig has one number of key-value heads"),
             (
                 lambda: gpt(num_key_value_heads=2),

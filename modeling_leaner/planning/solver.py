@@ -4,10 +4,10 @@ The user fixes some dials (layers, width, heads, head size, MLP width). The plan
 and solves one more dial so that the budget is met.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from math import log
 
 from ..configuration_leaner import Flops, LeanConfig, ParameterCount
 from ..registry import FAMILIES, IMAGES
@@ -382,13 +382,29 @@ def cost_of(config: LeanConfig, setting: StepSetting, start: LeanConfig | None =
 # Solving one dial
 
 
-def solve_dial(load: Callable[[int], float], limit: int) -> float:
-    """Where a load that rises with a whole number meets 1, between 1 and `limit`; linear between two whole numbers."""
-    high = 1 + bisect_left(range(1, limit + 1), 1, key=load)
-    if high == 1 or high > limit:
-        return min(high, limit)
-    below, above = load(high - 1), load(high)
-    return high - 1 + (1 - below) / (above - below)
+def solve_dial(load: Callable[[int], float], limit: int, tolerance: float = 1e-3) -> float:
+    """Where a load that rises with a whole number meets 1, between 1 and `limit`; to within `tolerance` of the load.
+
+    A load is nearly a power of its dial: the power through the last two points gives the next guess, strictly between
+    the nearest guess that is too low and the nearest that is too high. Heads that fill a width come in steps, hence
+    the bounds on the power.
+    """
+    low, high = 0, limit + 1
+    guess = min(128, limit)
+    power = 1.5
+    previous = None
+    for _ in range(60):
+        now = load(guess)
+        low, high = (guess, high) if now < 1 else (low, guess)
+        if previous is not None:
+            last_guess, last_load = previous
+            power = min(max(log(now / last_load) / log(guess / last_guess), 0.3), 3.0)
+        exact = guess * now ** (-1 / power)
+        if abs(now - 1) <= tolerance or high - low <= 1:
+            break
+        previous = (guess, now)
+        guess = min(max(round(exact), low + 1), high - 1)
+    return min(max(exact, 1, low), limit, high)
 
 
 def solve_value(load: Callable[[int], float], free: str, slack: float) -> int:
@@ -421,7 +437,7 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goals: list[Go
         return lambda value: max(goal.load(shape_at(base, dials, name, value)) for goal in binding)
 
     if free == "width":
-        exact = solve_dial(load(dials, free), LIMITS[free])
+        exact = solve_dial(load(dials, free), LIMITS[free], tolerance=TOLERANCE)
         multiples = (step * round(exact / step) for step in ROUND_STEPS)
         rounded = next((multiple for multiple in multiples if abs(multiple / exact - 1) <= 0.04), None)
         if dials.heads is None:

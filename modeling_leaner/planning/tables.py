@@ -34,7 +34,7 @@ def distance(candidate: Candidate) -> tuple[float, Verdict, str]:
         return off, verdict, f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
     verdict = candidate.advice["fit"]
     off = abs(verdict.number)
-    return off, verdict, f"the depth that Depth-Width's fit of the loss names, {off:.0f} layers off"
+    return off, verdict, f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off"
 
 
 def recommended(candidates: Sequence[Candidate]) -> int | None:
@@ -179,7 +179,8 @@ def plan_text(
     if best is not None:
         parts.append(f"Recommended: row {best + 1}, {reason_of(candidates[best])}.")
     if any(each.advice["lean"].says == OPPOSES for each in candidates):
-        parts.append(f"Not recommended: {REFUTATION}.")
+        verdict = "Recommended: keep the start, for" if best is None else "Not recommended:"
+        parts.append(f"{verdict} {REFUTATION}.")
     if advice:
         parts += ["", advice_table(shown, labels), "* outside what the source measured.", *kernel_lines(shown)]
     console = plain_console(file=StringIO(), width=WIDTH)
