@@ -108,7 +108,8 @@ class Settings:
     @property
     def parent(self) -> str:
         """How the card names the original."""
-        return self.base_model or self.source
+        folder = Path(self.source)
+        return self.base_model or (folder.resolve().name if folder.exists() else self.source)
 
 
 @dataclass(frozen=True)
