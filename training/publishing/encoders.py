@@ -42,6 +42,7 @@ RIVALS = Path("docs/encoders.csv")
 LIBRARY = "sentence-transformers"
 OFF = {WEIGHTS: 0.002, exporting.ONNX_INT8_FILE: 0.006}  # how far a score may be off on another processor
 SHORT = ("stsb",)
+STS_TESTS = embedding_benchmark.STS.keys() - {"stsb", "stsb_test"}
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,10 @@ def publish_encoder(
     if target.exists() and not is_encoder(target):
         raise ValueError(f"{target}: there already, and no sentence encoder; choose another name")
     rows = embedding_benchmark.local_copies(data or list(embedding_benchmark.SOURCES))
+    if len(STS_TESTS & rows.keys()) < 2:
+        raise ValueError(
+            f"--data: expected at least two of {', '.join(sorted(STS_TESTS))}, whose mean the card states"
+        )
     run, cut = read_run(origin)
     others = sentence_transformers_files(origin.parent)
     if "modules.json" not in others:
@@ -222,7 +227,7 @@ def card(folder: Path) -> str:
         parent_int8=parent_int8,
         own_int8=own_int8,
         titles=embedding_benchmark.TITLES,
-        sts_tests=[name for name in embedding_benchmark.STS if name in own["scores"] and not name.startswith("stsb")],
+        sts_tests=STS_TESTS & own["scores"].keys(),
         kept=lambda model: kept(model, parent),
         rivals=rivals(len(results["heads_per_layer"])),
         is_plain=not any(map(is_code, folder.iterdir())),
@@ -231,10 +236,10 @@ def card(folder: Path) -> str:
     )
 
 
-def kept(model: Mapping, parent: Mapping) -> float | None:
+def kept(model: Mapping, parent: Mapping) -> float:
     """The mean over STS test sets, as a share of the parent's."""
     means = [embedding_benchmark.mean_sts(each["scores"]) for each in (model, parent)]
-    return None if None in means else means[0] / means[1]
+    return means[0] / means[1]
 
 
 def rivals(layers: int) -> list[dict]:

@@ -238,14 +238,12 @@ def differences(grids: Iterable[GridSummary]) -> pd.DataFrame:
 def encoder_line(results: dict) -> tuple[str, ...]:
     """A published sentence encoder in a line of a table."""
     parent, own, _, int8 = results["benchmark"]["models"]
-    share = [kept(each, parent) for each in (own, int8)]
-    speed = [each["speed"]["64"] for each in (own, int8)]
     return (
         f"[{results['name']}]({results['name']})",
         results["base_model"],
         f"{len(results['heads_per_layer'])} × {heads_text(results['heads_per_layer'], ', ')}".replace(" ", "&nbsp;"),
         f"{results['parameters'] / 1e6:.1f}M",
-        *(f"{share:.1%}, {speed:.2f} ×" for share, speed in zip(share, speed)),
+        *(f"{kept(each, parent):.1%}, {each['speed']['64']:.2f} ×" for each in (own, int8)),
     )
 
 

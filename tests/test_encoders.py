@@ -1,0 +1,80 @@
+"""`leaner publish RUN`: a sentence encoder in model_cards/, as a stranger loads it, and `leaner verify` of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from encoders import cut_and_recover, run_leaner, write_rows
+from sentence_transformers import SentenceTransformer
+from test_export import needs_onnx
+
+from modeling_leaner.conversion import load_lean
+
+
+STRANGER = """
+import sys, warnings
+from importlib.abc import MetaPathFinder
+
+class NoPackage(MetaPathFinder):
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] == "modeling_leaner":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, NoPackage())
+from sentence_transformers import SentenceTransformer
+import numpy
+numpy.save(sys.argv[2], SentenceTransformer(sys.argv[1]).encode(["a cat sat", "the dog ran far"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The folder, its parent, and the words of --data."""
+    needs_onnx()
+    folder = tmp_path_factory.mktemp("published")
+    parent, _, run = cut_and_recover(folder)
+    data = [word for word in write_rows(folder / "rows") if "sentences" not in word]
+    pairs = folder / "rows" / "stsb"
+    data += [f"sts12={pairs}/test.parquet", f"sts13={pairs}/validation.parquet"]
+    names = ["--name", "tiny-2-layers", "--parent", parent, "--base-model", "owner/tiny", "--license", "mit"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        (folder / "docs").mkdir()
+        (folder / "docs" / "encoders.csv").write_bytes((Path(__file__).parents[1] / "docs/encoders.csv").read_bytes())
+        result = run_leaner("publish", run, *names, "--rounds", 3, "--data", *data)
+        assert result.exit_code == 0, result.output
+        yield folder / "model_cards" / "tiny-2-layers", parent, data
+
+
+def test_a_stranger_needs_neither_package_nor_flag(published, tmp_path):
+    """And nothing is said of weights that are missing; the vectors are those of the family's model."""
+    folder, _, _ = published
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertModel"]
+    assert not list(folder.rglob("*.py"))
+    command = [sys.executable, "-c", STRANGER, folder, tmp_path / "vectors.npy"]
+    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "newly initialized" not in process.stderr and "MISSING" not in process.stderr
+    vectors = np.load(tmp_path / "vectors.npy")
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
+    twin = SentenceTransformer(str(folder))
+    twin[0].auto_model = load_lean(str(folder)).eval()
+    assert np.abs(vectors - twin.encode(["a cat sat", "the dog ran far"])).max() < 1e-5
+
+
+def test_verification_finds_other_weights(published):
+    folder, _, data = published
+    assert run_leaner("verify", folder, "--data", *data).exit_code == 0
+    results = json.loads((folder / "results.json").read_text())
+    results["benchmark"]["models"][1]["scores"]["sts12"] += 0.01
+    (folder / "results.json").write_text(json.dumps(results))
+    run_leaner("publish")  # renews the card
+    found = run_leaner("verify", folder, "--data", *data)
+    assert found.exit_code == 1 and "sts12 of tiny-2-layers" in found.output
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    found = run_leaner("verify", folder, "--data", *data)
+    assert found.exit_code == 1 and "sha256.model.safetensors" in found.output
