@@ -102,7 +102,7 @@ def plan(
     heads: Annotated[int | None, typer.Option(help="Fix the number of heads.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
     mlp: Annotated[int | None, typer.Option(help="Fix the MLP's width.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens per sequence (text). [default: the longest]")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens per sequence (text).", show_default="the longest")] = None,
     image_size: Annotated[int | None, typer.Option(help="Image size in pixels (vit).")] = None,
     patch_size: Annotated[int | None, typer.Option(help="Patch size in pixels (vit).")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="Vocabulary size (text).")] = None,
@@ -117,7 +117,7 @@ def plan(
         bool, typer.Option("--advice", help="Print what each published source says about each row.")
     ] = False,
     write: Annotated[str | None, typer.Option(help="Save a shape as NAME.json here, or to a path.")] = None,
-    pick: Annotated[int | None, typer.Option(min=1, help="Row to save. [default: the recommended one]")] = None,
+    pick: Annotated[int | None, typer.Option(min=1, help="Row to save.", show_default="the recommended one")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Find shapes for a budget, or equal to a starting point, with their costs, and recommend one.
@@ -195,7 +195,7 @@ def slim(
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.01, help="Longest training.")] = 60,
     column: Annotated[
-        str | None, typer.Option(help="Column to read. [default: text, sentence, or the only one]")
+        str | None, typer.Option(help="Column to read.", show_default="text, sentence, or the only one")
     ] = None,
     label_column: Annotated[
         str | None, typer.Option(help="Column of classes; a classifier learns from it, too.")
@@ -301,10 +301,12 @@ def inspect(
         ),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Column of the texts or images. [default: the recipe's, or the only one]")
+        str | None, typer.Option(help="Column of the texts or images.", show_default="the recipe's, or the only one")
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Number of examples; the Jacobian is measured on the first.")] = 8,
-    layers: Annotated[str | None, typer.Option(help="Layers counted from 0, such as 0,4,5. [default: all]")] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Layers counted from 0, such as 0,4,5.", show_default="all")
+    ] = None,
     jacobian: Annotated[
         Literal["auto", "exact", "matrix-free", "none"],
         typer.Option(help="auto: exact up to 4,096 numbers in an example's states, else matrix-free."),
