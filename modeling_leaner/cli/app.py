@@ -87,31 +87,37 @@ def shapes(
 @app.command(cls=Command, rich_help_panel=SHAPES)
 def plan(
     context: typer.Context,
-    family: Annotated[Literal["vit", "bert", "gpt"] | None, typer.Option(help="The family, unless --like.")] = None,
-    params: Annotated[str | None, typer.Option(help="Number of parameters to reach, as 30M.")] = None,
-    flops: Annotated[str | None, typer.Option(help="Most forward FLOPs of one token or image, as 5G.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Most memory of a training step's tensors, as 8GB.")] = None,
-    latency: Annotated[str | None, typer.Option(help="Most time of one item on this machine, as 5ms.")] = None,
+    family: Annotated[
+        Literal["vit", "bert", "gpt"] | None, typer.Option(help="Model family; not needed with --like.")
+    ] = None,
+    params: Annotated[str | None, typer.Option(help="Number of parameters to reach, such as 30M.")] = None,
+    flops: Annotated[str | None, typer.Option(help="Maximum forward FLOPs per token or image, such as 5G.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Maximum memory of a training step, such as 8GB.")] = None,
+    latency: Annotated[
+        str | None, typer.Option(help="Maximum time per item, measured on this machine, such as 5ms.")
+    ] = None,
     like: Annotated[str | None, typer.Option(help="Starting point: a shape, config file, folder or Hub id.")] = None,
     layers: Annotated[int | None, typer.Option(help="Fix the number of layers.")] = None,
     width: Annotated[int | None, typer.Option(help="Fix the width.")] = None,
     heads: Annotated[int | None, typer.Option(help="Fix the number of heads.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
     mlp: Annotated[int | None, typer.Option(help="Fix the MLP's width.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a sequence (text). [default: the longest]")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Pixels of an image's side (vit).")] = None,
-    patch_size: Annotated[int | None, typer.Option(help="Pixels of a patch's side (vit).")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Vocabulary (text).")] = None,
-    batch: Annotated[int, typer.Option(min=1, max=2**24, help="Items of a training step.")] = 8,
+    length: Annotated[int | None, typer.Option(help="Tokens per sequence (text).", show_default="the longest")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Image size in pixels (vit).")] = None,
+    patch_size: Annotated[int | None, typer.Option(help="Patch size in pixels (vit).")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Vocabulary size (text).")] = None,
+    batch: Annotated[int, typer.Option(min=1, max=2**24, help="Batch size of a training step.")] = 8,
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"], typer.Option(help="Of weights and states.")
+        Literal["float32", "bfloat16", "float16"], typer.Option(help="Data type of weights and states.")
     ] = "float32",
-    attention: Annotated[Literal["lean", "sdpa", "eager"], typer.Option(help="Implementation of attention.")] = "lean",
+    attention: Annotated[Literal["lean", "sdpa", "eager"], typer.Option(help="Attention implementation.")] = "lean",
     device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Device of a training step.")] = "cpu",
     measure: Annotated[bool, typer.Option("--measure", help="Measure time and memory on this machine.")] = False,
-    advice: Annotated[bool, typer.Option("--advice", help="Print what each published source says.")] = False,
+    advice: Annotated[
+        bool, typer.Option("--advice", help="Print what each published source says about each row.")
+    ] = False,
     write: Annotated[str | None, typer.Option(help="Save a shape as NAME.json here, or to a path.")] = None,
-    pick: Annotated[int | None, typer.Option(min=1, help="Row to save. [default: recommended, or first]")] = None,
+    pick: Annotated[int | None, typer.Option(min=1, help="Row to save.", show_default="the recommended one")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Find shapes for a budget, or equal to a starting point, with their costs, and recommend one.
@@ -189,7 +195,7 @@ def slim(
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.01, help="Longest training.")] = 60,
     column: Annotated[
-        str | None, typer.Option(help="Column to read. [default: text, sentence, or the only one]")
+        str | None, typer.Option(help="Column to read.", show_default="text, sentence, or the only one")
     ] = None,
     label_column: Annotated[
         str | None, typer.Option(help="Column of classes; a classifier learns from it, too.")
@@ -254,7 +260,7 @@ def export(
         str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")
     ],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
-    int8: Annotated[bool, typer.Option(help="A second ONNX file with weights in 8 bits.")] = True,
+    int8: Annotated[bool, typer.Option(help="Also write an ONNX file with 8-bit weights.")] = True,
 ) -> None:
     """Write a model as a graph that runs without this package, and compare it with the model.
 
@@ -291,17 +297,19 @@ def inspect(
     data_files: Annotated[
         list[str] | None,
         typer.Option(
-            "--data-files", "--data", metavar="PATH ...", help="Rows: a folder, files, or a built-in set's name."
+            "--data-files", "--data", metavar="PATH ...", help="Examples: a folder, files, or a built-in set's name."
         ),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Column of the texts or images; left out, as in the recipe, or the only one.")
+        str | None, typer.Option(help="Column of the texts or images.", show_default="the recipe's, or the only one")
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="At most so many rows; the Jacobian is of the first.")] = 8,
-    layers: Annotated[str | None, typer.Option(help="Layers from 0, as 0,4,5; left out, all.")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Number of examples; the Jacobian is measured on the first.")] = 8,
+    layers: Annotated[
+        str | None, typer.Option(help="Layers counted from 0, such as 0,4,5.", show_default="all")
+    ] = None,
     jacobian: Annotated[
         Literal["auto", "exact", "matrix-free", "none"],
-        typer.Option(help="auto: exact up to 4,096 numbers in a row's states, minutes a layer; else matrix-free."),
+        typer.Option(help="auto: exact up to 4,096 numbers in an example's states, else matrix-free."),
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
