@@ -30,7 +30,6 @@ from .summary import Summary, summarise
 
 
 PEERS = "-transformers"  # a grid's folder with this at its end trains transformers' own model as the reference
-KINDS = ("baseline", "more heads", "fewer layers", "both")  # of cells: how they differ from the baseline
 
 
 def dataset_name(results: RunResults) -> str:
@@ -43,24 +42,6 @@ def dataset_name(results: RunResults) -> str:
 def baseline_of(evidence: Evidence) -> Cell:
     """The cell that the others are compared with."""
     return next(cell for cell in evidence.cells if cell.shape == evidence.baseline)
-
-
-def kind(cell: Cell, evidence: Evidence) -> str | None:
-    """One of KINDS, where more heads are twice as many; None for a cell that differs in another way."""
-    base = baseline_of(evidence)
-    if (cell.width, cell.mlp, cell.start) != (base.width, base.mlp, base.start):
-        return None
-    if cell.heads not in (base.heads, 2 * base.heads) or cell.layers > base.layers:
-        return None
-    more_heads = cell.heads > base.heads
-    fewer_layers = cell.layers < base.layers
-    if more_heads and fewer_layers:
-        return "both"
-    if more_heads:
-        return "more heads"
-    if fewer_layers:
-        return "fewer layers"
-    return "baseline"
 
 
 def distinct(values: Iterable[object]) -> list[object]:

@@ -27,6 +27,5 @@ from .published import (
 )
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
-from .study import FigurePanel, Line
 from .summary import BranchCell, BudgetSummary, CellSummary, Contrast, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
