@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401 (what is imported here is taken from here)
 
-from .base import Count, Duration, Record, checked, message_of
+from .base import Count, Duration, Record, checked
 from .encoders import (
     Difference,
     EncoderComparison,
@@ -13,19 +13,16 @@ from .encoders import (
     StoredWeights,
     TextRows,
 )
-from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
-from .guesses import Guess, RowError
+from .evidence import Cell, Evidence, Guess, RowError
 from .published import (
     Continuation,
     Continuations,
     CutParent,
     CutStep,
     PublishedResults,
-    PublishedTrain,
     SlimFile,
     Subset,
 )
-from .results import Chance, Environment, RunResults, Train, TrainingData
+from .results import Chance, Environment, RunResults, Train
 from .rows import ResultRow
-from .summary import BranchCell, BudgetSummary, CellSummary, Contrast, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
