@@ -10,12 +10,13 @@ import pytest
 import yaml
 from command import leaner
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import branches, grid_cells, runs, simple_guesses, summary, sweep
+from modeling_leaner.training.experiments import branches, runs, simple_guesses, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
 from modeling_leaner.training.experiments.run_settings import options_of_run
 from modeling_leaner.training.experiments.soundness import check_grid
+from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from training_data import documents, write_shape
 
@@ -201,7 +202,7 @@ def bench(workshop, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "TRAIN_COMMAND", [sys.executable, "-S", "stub.py"])
     monkeypatch.setattr(sweep, "POLL_SECONDS", 0.005)
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.setattr(sweep, "show", lambda summary: None)
+    monkeypatch.setattr(sweep, "show", lambda *_: None)
 
     def run(*words, wanted=None, **changes):
         monkeypatch.setenv("STUB", json.dumps(wanted or {}))
@@ -274,10 +275,10 @@ def test_a_trunk_that_fails_has_the_branches_that_came_before(bench):
         bench(wanted={"fail": [trunk], "until": {trunk: 8}})
     assert calls() == [trunk, name("report", 1, FIRST), *all_names(2)]
     found = load_results(load_grid(Path("grid.yaml")))
-    cells = [grid_cells.cells_of(found, tokens) for tokens in (FIRST, SECOND)]
-    assert [list(cell.finished["gpt.json"]) for cell in cells] == [[1, 2], [2]]
-    assert [cell.failed["gpt.json"] for cell in cells] == [[], [1]]
-    assert summary.summarise(found).shapes[0].notes == ["failed seeds: 1"]
+    found = summarise(found)
+    cells = [curve["shapes"][0] for curve in found["curves"]]
+    assert [(list(cell["values"]), cell["failed"]) for cell in cells] == [(["1", "2"], []), (["2"], [1])]
+    assert found["shapes"][0]["notes"] == ["failed seeds: 1"]
     assert bench() == [trunk, name("report", 1, SECOND)]
 
 

@@ -13,14 +13,13 @@ import pytest
 import torch
 from datasets import Dataset
 from huggingface_hub import ModelCard
-from modeling_leaner.training.experiments import guess_features, row_errors, simple_guesses
+from modeling_leaner.training.experiments import guess_features, simple_guesses
 from modeling_leaner.training.experiments.bigram import Bigram
 from modeling_leaner.training.publishing import cards, folders
 from modeling_leaner.training.records import Guess, PublishedResults
 from modeling_leaner.training.running import metadata, reevaluate
 from modeling_leaner.training.tasks.language import CausalLM, MaskedLM
 from modeling_leaner.training.tasks.registry import TASKS
-from scipy import stats
 from transformers.utils import is_torchvision_available
 
 
@@ -203,22 +202,6 @@ def test_guesses_on_images_read_their_pixels():
 def test_shared_tokens_of_a_pair():
     rows = packed([[1, 7, 8, 2, 8, 9, 2], [1, 5, 2, 5, 2], [1, 5, 2, 6, 2]])
     assert guess_features.token_overlap(rows, separator=2)[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
-
-
-def test_the_error_by_the_choice_of_rows():
-    """Of hits as the paired test has it; of a loss per token as resampling the rows finds it."""
-    rng = np.random.default_rng(0)
-    own, base = (np.stack([rng.integers(2, size=400), np.ones(400)], axis=1).astype(float) for _ in range(2))
-    difference, error = row_errors.paired_error(own, base)
-    hits = own[:, 0] - base[:, 0]
-    assert (difference, error) == pytest.approx((hits.mean(), stats.sem(hits)))
-    tokens = rng.integers(5, 60, size=400).astype(float)
-    own, base = (np.stack([tokens * rng.normal(loss, 1, size=400), tokens], axis=1) for loss in (6, 3))
-    difference, error = row_errors.paired_error(own, base)
-    drawn = [rng.integers(400, size=400) for _ in range(2000)]
-    again = [(own[rows, 0].sum() - base[rows, 0].sum()) / tokens[rows].sum() for rows in drawn]
-    assert difference == pytest.approx((own[:, 0].sum() - base[:, 0].sum()) / tokens.sum())
-    assert error == pytest.approx(np.std(again), rel=0.1)
 
 
 def test_the_choice_of_rows_moves_a_difference_more_than_the_seed():

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import yaml
 from command import leaner
-from modeling_leaner.training.experiments import curves, step_time, summary, summary_tables
+from modeling_leaner.training.experiments import step_time
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.rows import reported
+from modeling_leaner.training.experiments.statistics import interpolate, summarise
+from modeling_leaner.training.experiments.summary_tables import show
 from modeling_leaner.training.records import ResultRow
 from scipy import stats
 from training_data import write_shape
@@ -23,29 +25,29 @@ SECONDS = {"deep.json": 0.2, "lean.json": 0.1}
 
 def test_the_line_between_two_points():
     """Over the logarithm: half-way between 1 and 100 is 10; at a point its value; beyond nothing."""
-    points = [(1, 4.0), (100, 2.0)]
-    assert curves.interpolate(points, 10) == (pytest.approx(3.0), None)
-    assert curves.interpolate(points, 100) == (2.0, 0.0) == (points[1][1], 0.0)
-    assert curves.interpolate(points, 0.99) is curves.interpolate(points, 101) is curves.interpolate([], 5) is None
-    assert curves.interpolate([(7, 1.0)], 7) == (1.0, 0.0) and curves.interpolate([(7, 1.0)], 8) is None
+    value, error = interpolate([1, 100], [4.0, 2.0], 10)
+    assert value == pytest.approx(3.0) and math.isnan(error)
+    assert interpolate([1, 100], [4.0, 2.0], 100) == (2.0, 0.0) and interpolate([7], [1.0], 7) == (1.0, 0.0)
+    beyond = [interpolate([1, 100], [4.0, 2.0], cost) for cost in (0.99, 101)]
+    assert np.isnan([*beyond, interpolate([], [], 5), interpolate([7], [1.0], 8)]).all()
 
 
-def test_the_error_is_exact_for_a_parabola_and_0_for_a_line():
-    places = [1.0, 3.0, 10.0, 40.0]
-    parabola = [(place, 5 - 2 * math.log(place) + 0.3 * math.log(place) ** 2) for place in places]
+def test_the_error_is_exact_for_a_parabola():
+    places = np.array([1.0, 3.0, 10.0, 40.0])
+
+    def parabola(cost):
+        return 5 - 2 * np.log(cost) + 0.3 * np.log(cost) ** 2
+
     for cost in (2.0, 5.0, 20.0):
-        value, error = curves.interpolate(parabola, cost)
-        expected = 5 - 2 * math.log(cost) + 0.3 * math.log(cost) ** 2
-        assert value - expected == pytest.approx(error, rel=1e-9)
-    line = [(place, 5 - 2 * math.log(place)) for place in places]
-    assert curves.interpolate(line, 20.0)[1] == pytest.approx(0, abs=1e-12)
+        value, error = interpolate(places, parabola(places), cost)
+        assert value - parabola(cost) == pytest.approx(error, rel=1e-9)
 
 
 def test_the_error_bounds_that_of_a_power_law():
     """A loss that falls as in training: the true error is never more than what is said, nor far below it."""
-    points = [(tokens, 2 + 30 * tokens**-0.2) for tokens in (1.2e6, 3.1e6, 6.1e6, 12.3e6)]
+    tokens = np.array([1.2e6, 3.1e6, 6.1e6, 12.3e6])
     for cost in np.geomspace(1.3e6, 12e6, 20):
-        value, error = curves.interpolate(points, cost)
+        value, error = interpolate(tokens, 2 + 30 * tokens**-0.2, cost)
         assert abs(value - (2 + 30 * cost**-0.2)) <= 1.3 * error < 0.02
 
 
@@ -90,36 +92,31 @@ def measured(seconds=SECONDS, tokens=STEP):
 def test_a_pair_at_equal_costs(grid):
     """The lean shape's branch beside the deep one at the same tokens, at 0.6 of them by FLOPs, at half by seconds."""
     measured()
-    rows = made_up(grid)
-    found = summary.summarise(GridResults(grid, rows)).readings
-    assert [(each.equal, each.branch) for each in found] == [
-        (way, branch) for way in ("tokens", "FLOPs", "seconds") for branch in BUDGETS
-    ]
+    found = summarise(GridResults(grid, made_up(grid)))["readings"]
+    shares = {"tokens": 1.0, "FLOPs": 0.6, "seconds": 0.5}
+    assert [(each["equal"], each["branch"]) for each in found] == [(way, at) for way in shares for at in BUDGETS]
     for each in found:
-        share = {"tokens": 1.0, "FLOPs": 0.6, "seconds": 0.5}[each.equal]
-        tokens = each.branch * share
+        tokens = each["branch"] * shares[each["equal"]]
         if tokens < BUDGETS[0]:
-            assert (each.pairs, each.difference, each.interval) == (0, None, None)
+            assert (each["pairs"], each["difference"], each["interval"]) == (0, None, None)
             continue
-        own = [loss("lean.json", each.branch, seed) for seed in (1, 2, 3)]
+        own = [loss("lean.json", each["branch"], seed) for seed in (1, 2, 3)]
         others = [loss("deep.json", tokens, seed) for seed in (1, 2, 3)]
-        assert each.pairs == 3 and each.interpolation_error == pytest.approx(0, abs=1e-9)
-        assert each.difference == pytest.approx(np.mean(np.subtract(own, others)))
-        expected = stats.ttest_rel(own, others)
-        assert each.interval == pytest.approx([*expected.confidence_interval()])
+        assert each["pairs"] == 3 and each["interpolation_error"] == pytest.approx(0, abs=1e-9)
+        assert each["difference"] == pytest.approx(np.mean(np.subtract(own, others)))
+        assert each["interval"] == pytest.approx([*stats.ttest_rel(own, others).confidence_interval()])
 
 
 def test_what_is_missing_is_not_read(grid, capsys):
     """No times, no seconds; a seed without the other shape is left out; nothing at all is no error."""
     rows = {run: row for run, row in made_up(grid).items() if (run.shape, run.seed) != ("deep.json", 2)}
-    found = summary.summarise(GridResults(grid, rows))
-    pairs = {(each.equal, each.branch): each.pairs for each in found.readings}
+    found = summarise(GridResults(grid, rows))
+    pairs = {(each["equal"], each["branch"]): each["pairs"] for each in found["readings"]}
     assert pairs["tokens", BUDGETS[0]] == 2 and pairs["seconds", BUDGETS[-1]] == 0
-    summary_tables.show(found)
+    show(found, grid)
     said = capsys.readouterr().out
-    assert "lean.json − deep.json" in said and "equal FLOPs" in said and "equal seconds" in said and "–" in said
-    assert all(len(line) <= 160 for line in said.splitlines()[:-1])
-    assert {each.pairs for each in summary.summarise(GridResults(grid, {})).readings} == {0}
+    assert "lean.json − deep.json" in said and "FLOPs" in said and "–" in said
+    assert {each["pairs"] for each in summarise(GridResults(grid, {}))["readings"]} == {0}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +132,7 @@ def test_times_of_another_form_or_another_step(grid, text, message):
     if text is not None:
         Path(step_time.STEP_SECONDS).write_text(text)
     with pytest.raises(GridError, match=message):
-        summary.summarise(GridResults(grid, made_up(grid)))
+        summarise(GridResults(grid, made_up(grid)))
 
 
 def test_step_times_are_measured(grid, capsys):

@@ -1,15 +1,15 @@
-"""κ against quality: correlations by hand and of known strength, what is unknown, and what the index says of it."""
+"""κ against quality: correlations by hand and of known strength, and what is unknown."""
 
 import math
 import random
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from modeling_leaner.training.experiments import kappa
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
-from modeling_leaner.training.experiments.kappa import KappaCell, Trial
 from modeling_leaner.training.experiments.rows import reported
 from modeling_leaner.training.records import ResultRow
 from scipy import stats
@@ -17,33 +17,36 @@ from scipy import stats
 from modeling_leaner.shapes import load_config
 
 
-def cell(trials, grid="one", shape="gpt/mini", **changes):
-    values = {"grid": grid, "task": "causal-lm", "shape": shape, "config": load_config(shape), "fresh": True}
-    return KappaCell(**{**values, "trials": trials, "failed": 0, "ended": True, **changes})
-
-
-def trials(kappas, gains):
-    return [Trial(seed, value, value, gain) for seed, (value, gain) in enumerate(zip(kappas, gains))]
+def cell(kappas, gains, shape="gpt/mini", grid="one", starts=None, fresh=True):
+    """The runs of a cell, a seed each."""
+    columns = {"seed": range(len(gains)), "kappa_start": starts or kappas, "kappa_end": kappas, "gain": gains}
+    return pd.DataFrame({**columns, "shape": shape, "grid": grid, "fresh": fresh}).astype({"kappa_end": float})
 
 
 def test_one_cell_is_spearman():
     kappas, gains = [3, 50, 7, 900, 20, 1e6], [0.1, 0.3, 0.5, 0.05, 0.2, 0.01]
-    found = kappa.within_cells([cell(trials(kappas, gains))], "end")
+    too_few = cell([1, 2], [1, 2], grid="two")
+    found = kappa.within_cells(pd.concat([cell(kappas, gains), too_few]), "end")
     assert found.value == pytest.approx(stats.spearmanr(kappas, gains).statistic)
     assert (found.groups, found.ranked, found.interval) == (1, 6, None)
 
 
 def test_start_and_end_are_told_apart():
     """κ at the start rises with quality, at the end it falls."""
-    runs_of = [[Trial(seed, 5.0 + seed, 9.0 - seed, seed + level) for seed in range(3)] for level in (0, 2, 4)]
-    ends = [(1 + level, 9 - level) for level in range(3)]
+    levels = range(3)
     cells = [
-        cell([each._replace(kappa_start=each.kappa_start * start, kappa_end=each.kappa_end * end) for each in own])
-        for own, (start, end) in zip(runs_of, ends)
+        cell(
+            [(9 - seed) * (9 - level) for seed in range(3)],
+            [seed + 2 * level for seed in range(3)],
+            shape=f"shape {level}",
+            starts=[(5 + seed) * (1 + level) for seed in range(3)],
+        )
+        for level in levels
     ]
-    found = kappa.conclude(cells)
-    for correlations in (found.within, found.between):
-        assert correlations["start"].value == pytest.approx(1) and correlations["end"].value == pytest.approx(-1)
+    runs = pd.concat(cells)
+    for correlation in (kappa.within_cells, kappa.between_cells):
+        assert correlation(runs, "start").value == pytest.approx(1)
+        assert correlation(runs, "end").value == pytest.approx(-1)
 
 
 def test_only_ranks_within_cells_count():
@@ -52,73 +55,70 @@ def test_only_ranks_within_cells_count():
     cells = []
     for level in range(40):
         kappas = [10.0 ** (level + chance.random()) for _ in range(5)]
-        cells.append(cell(trials(kappas, [-level + 0.1 * chance.random() for _ in range(5)]), shape="gpt/lean-mini"))
-    found = kappa.within_cells(cells, "end")
+        cells.append(cell(kappas, [-level + 0.1 * chance.random() for _ in range(5)], grid=str(level)))
+    found = kappa.within_cells(pd.concat(cells), "end")
     low, high = found.interval
     assert abs(found.value) < 0.2 and low < 0 < high and (found.groups, found.ranked) == (40, 200)
 
 
-@pytest.mark.parametrize(("count", "has_interval"), [(4, False), (5, False), (6, True)])
+@pytest.mark.parametrize(("count", "has_interval"), [(5, False), (6, True)])
 def test_few_cells_have_no_interval(count, has_interval):
-    """Four cells of three runs whose ranks are alike would have one without width."""
-    cells = [cell(trials([1, 2, 3], [1, 3, 2])) for _ in range(count)]
-    found = kappa.within_cells(cells, "end")
+    """Cells of three runs whose ranks are alike would have one without width."""
+    found = kappa.within_cells(pd.concat([cell([1, 2, 3], [1, 3, 2], grid=str(name)) for name in range(count)]), "end")
     assert found.value == pytest.approx(0.5) and (found.interval is not None) == has_interval
 
 
 def test_a_known_correlation_lies_in_its_interval():
     chance = random.Random(1)
     cells = []
-    for _ in range(60):
+    for name in range(60):
         logs = [chance.gauss(0, 1) for _ in range(6)]
-        cells.append(cell(trials([math.exp(log) for log in logs], [-0.5 * log + chance.gauss(0, 1) for log in logs])))
-    low, high = kappa.within_cells(cells, "end").interval
+        cells.append(
+            cell(list(map(math.exp, logs)), [-0.5 * log + chance.gauss(0, 1) for log in logs], grid=str(name))
+        )
+    low, high = kappa.within_cells(pd.concat(cells), "end").interval
     rank = -6 / math.pi * math.asin(0.5 / math.sqrt(1.25) / 2)  # Spearman's of a normal pair
     assert low < rank < high < 0 and high - low < 0.35
 
 
 def test_between_cells_by_their_means():
     """Grids on different scales are ranked each by itself; the mean of κ is geometric; small grids are left out."""
-    by_hand = [cell(trials([10, 10], [1, 2])), cell(trials([1, 1000], [0, 0])), cell(trials([90, 90], [-1, 0]))]
-    found = kappa.between_cells(by_hand, "end")
+    by_hand = [([10, 10], [1, 2], "a"), ([1, 1000], [0, 0], "b"), ([90, 90], [-1, 0], "c")]
+    runs = pd.concat([cell(*each) for each in by_hand])
+    found = kappa.between_cells(runs, "end")
     assert found.value == pytest.approx(stats.spearmanr([10, 31.6, 90], [1.5, 0, -0.5]).statistic) == -1
-    other = [cell(each.trials, grid="two") for each in by_hand[:2]]
-    assert kappa.between_cells([*by_hand, *other], "end")[0::2] == (found.value, 1)
-    two = [
-        cell([each._replace(kappa_end=1e6 * each.kappa_end, gain=100 + each.gain) for each in own.trials], "two")
-        for own in by_hand
-    ]
-    assert kappa.between_cells([*by_hand, *two], "end").value == pytest.approx(-1)
+    assert found.interval is not None
+    small = pd.concat([cell(*each, grid="two") for each in by_hand[:2]])
+    assert kappa.between_cells(pd.concat([runs, small]), "end")[0::2] == (found.value, 1)
+    scaled = runs.assign(kappa_end=1e6 * runs["kappa_end"], gain=100 + runs["gain"], grid="two")
+    assert kappa.between_cells(pd.concat([runs, scaled]), "end").value == pytest.approx(-1)
 
 
-def test_what_is_unknown_failed_or_constant():
-    unknown = [Trial(9, 5.0, None, 0.1), *trials([1, 2, 3], [3, 2, 1])]
-    constant = cell(trials([7, 7, 7], [1, 2, 3]))
-    running = cell(trials([1, 2, 3], [1, 2, 3]), grid="running", ended=False)
-    found = kappa.conclude([cell(unknown, failed=2), constant, running])
-    assert (found.runs, found.failed, found.unknown) == (7, 2, {"start": 0, "end": 1})
-    assert found.within["end"].value == pytest.approx(-1) and found.within["end"].groups == 1
-    assert found.within["start"].ranked == 4 and found.waiting == ["running"]
-    nothing = kappa.conclude([constant])
+def test_what_is_unknown_or_constant():
+    runs = pd.concat(
+        [cell([None, 1, 2, 3], [0.1, 3, 2, 1], starts=[5, 1, 2, 3]), cell([7] * 3, [1, 2, 3], grid="two")]
+    )
+    found = kappa.conclude(runs)
+    assert found.runs == 7 and found.within["end"][::2] == (pytest.approx(-1), 1) and found.within["start"].ranked == 4
+    nothing = kappa.conclude(cell([7] * 3, [1, 2, 3]))
     assert nothing.within["end"] == nothing.between["end"] == (None, None, 0, 0)
 
 
 def test_pairs_of_doubled_heads():
     """One seed of the same grid each, from random weights, known at both ends, and of twice the heads alone."""
-    few = [Trial(1, 10, 10, 0.5), Trial(2, 10, 10, 0.5), Trial(3, 10, 10, 0.5), Trial(4, 10, None, 0.5)]
-    many = [Trial(1, 9, 9, 0.6), Trial(2, 9, 9, 0.4), Trial(3, 9, 11, 0.6), Trial(4, 9, 9, 0.6), Trial(5, 9, 9, 0.6)]
-    pair = [cell(few), cell(many, shape="gpt/many-heads-mini")]
+    few = cell([10, 10, 10, None], [0.5] * 4, starts=[10] * 4)
+    many = cell([9, 9, 11, 9, 9], [0.6, 0.4, 0.6, 0.6, 0.6], "gpt/many-heads-mini", starts=[9] * 5)
+    pair = pd.concat([few, many])
     assert kappa.doubling(pair) == (3, 3, 2, 1)
-    assert kappa.doubling([*pair, cell(many, shape="gpt/lean-mini")]) == (3, 3, 2, 1)  # fewer layers, too
-    assert kappa.doubling([pair[0], cell(many, "two", "gpt/many-heads-mini")]).pairs == 0
-    assert kappa.doubling([cell(few, fresh=False), cell(many, shape="gpt/many-heads-mini", fresh=False)]).pairs == 0
+    assert kappa.doubling(pd.concat([pair, many.assign(shape="gpt/lean-mini")])) == (3, 3, 2, 1)  # fewer layers, too
+    assert kappa.doubling(pd.concat([few, many.assign(grid="two")])).pairs == 0
+    assert kappa.doubling(pair.assign(fresh=False)).pairs == 0
     once, thrice = load_config("bert/one-head-mini"), load_config("bert/shallow-mini")
     assert not kappa.is_doubled(once, thrice) and kappa.is_doubled(thrice, load_config("bert/lean-mini"))
-    assert not kappa.is_doubled(thrice, load_config("bert/twelve-heads-mini"))
 
 
 def test_rows_are_read(tmp_path, monkeypatch):
-    """The reported runs at the best rate: loss turned round, empty κ unknown, and whether all of them have ended."""
+    """The reported runs at the best rate: loss turned round, empty κ unknown; none before all of them have ended."""
     monkeypatch.chdir(tmp_path)
     values = {"recipe": "enwik8-text-causal", "shapes": ["gpt/mini", "gpt/lean-mini"], "baseline": "gpt/mini"}
     Path("my.yaml").write_text(yaml.safe_dump({**values, "seeds": [1, 2], "learning_rates": [1e-3]}))
@@ -129,10 +129,9 @@ def test_rows_are_read(tmp_path, monkeypatch):
             run = reported(grid, shape, seed, 1e-3)
             cells = {"status": "finished", "metric": "loss", "value": 2.5, "higher_is_better": 0, "kappa_start": "8"}
             rows[run] = ResultRow.from_cells({**run._asdict(), **cells, "kappa_end": "inf" if seed == 1 else ""})
-    failed = {**run._asdict(), "status": "failed"}
-    rows[run] = ResultRow.from_cells(failed)
-    first, second = kappa.read_cells("mine", GridResults(grid, rows))
-    assert first.trials == [Trial(1, 8.0, None, -2.5), Trial(2, 8.0, None, -2.5)] and first.task == "causal-lm"
-    assert (second.failed, len(second.trials), second.ended, second.fresh) == (1, 1, True, True)
+    rows[run] = ResultRow.from_cells({**run._asdict(), "status": "failed"})
+    found = kappa.read_all_cells({"mine": GridResults(grid, rows), "mine-transformers": GridResults(grid, rows)})
+    assert found[["kappa_start", "gain", "fresh", "grid"]].values.tolist() == [[8.0, -2.5, True, "mine"]] * 3
+    assert found["kappa_end"].isna().all()
     del rows[run]
-    assert not kappa.read_cells("mine", GridResults(grid, rows))[0].ended
+    assert kappa.read_all_cells({"mine": GridResults(grid, rows)}).empty

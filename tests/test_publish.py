@@ -16,14 +16,13 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.experiments import run_statistics, runs, simple_guesses, summary
+from modeling_leaner.training.experiments import runs, simple_guesses
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guess_files import GUESSES, read_guesses
 from modeling_leaner.training.experiments.rows import Run, read_rows
 from modeling_leaner.training.publishing import cards, publish, recompute, verify
 from modeling_leaner.training.publishing.folders import results_in
-from modeling_leaner.training.records import ResultRow
 from modeling_leaner.training.running import loading, reevaluate
 from modeling_leaner.training.settings import recipes
 from safetensors.torch import load_file, save_file
@@ -340,41 +339,6 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
     Path("bare.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), "publish": None}))
     with pytest.raises(SystemExit, match="publish: missing"):
         leaner("publish", "bare.yaml")
-
-
-def test_holm():
-    assert run_statistics.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert run_statistics.holm([]) == [] and run_statistics.holm([0.6, 0.9]) == [1.0, 1.0]
-
-
-def row(value, chance=0.1, **changes):
-    found = {"value": value, "chance": chance, "metric": "accuracy", "higher_is_better": 1, "rows": 100}
-    return ResultRow.from_cells({**found, "status": "finished", **changes})
-
-
-def test_what_counts_as_learned():
-    assert summary.learned([row(0.5), row(0.52)]) is True
-    assert summary.learned([row(0.15), row(0.16)]) is False  # within three binomial standard errors of 100 rows
-    assert summary.learned([row(0.15, rows=10_000), row(0.16, rows=10_000)]) is True
-    assert summary.learned([row(0.1, rows=10_000), row(0.9, rows=10_000)]) is False  # the seeds disagree
-    matthews = {"metric": "matthews_correlation", "chance": 0.0, "rows": 1043}
-    assert summary.learned([row(0.062, **matthews), row(0.064, **matthews)]) is False  # 1/√1042 is 0.031
-    assert summary.learned([row(0.12, **matthews), row(0.13, **matthews)]) is True
-    f1 = {"metric": "f1", "chance": 0.81, "rows": 400}
-    assert summary.learned([row(0.83, **f1)]) is False and summary.learned([row(0.9, **f1)]) is True
-    loss = {"metric": "loss", "higher_is_better": 0, "chance": 6.0}
-    assert summary.learned([row(5.0, **loss), row(5.1, **loss)]) is True
-    assert summary.learned([row(6.2, **loss), row(6.3, **loss)]) is False
-    assert summary.learned([row(5.99, **loss)]) is None and summary.learned([row(6.1, **loss)]) is False
-    assert summary.learned([row(0.5, chance=None)]) is None
-    for guess, expected in ((0.3, True), (0.45, False), (0.05, True)):  # the best of guesses must be beaten
-        assert summary.learned([row(0.5), row(0.52)], guess) is expected
-    assert summary.learned([row(5.0, **loss), row(5.1, **loss)], guess=4.8) is False
-    assert summary.learned([row(0.5, chance=None), row(0.52, chance=None)], guess=0.2) is True
-    result = run_statistics.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
-    assert run_statistics.verdict(result, 0.01, 7, False) == "no verdict"
-    assert run_statistics.verdict(result, 0.01, 7, True).startswith(run_statistics.NON_INFERIOR)
-    assert run_statistics.verdict(result, 0.01, 7, None) == "undecided"
 
 
 @pytest.mark.parametrize("told_by", ["first token only", "length only", "bag of tokens"])

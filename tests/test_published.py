@@ -7,10 +7,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training.experiments import summary
 from modeling_leaner.training.experiments.evidence import gather
 from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
 from modeling_leaner.training.experiments.grid_results import load_results
+from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.publishing import verify
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder, PublishedResults
@@ -114,7 +114,7 @@ def test_the_rows_are_of_the_grid_in_git(path, monkeypatch):
     saved = load_grid(path.parent / "grid.yaml")
     changed = [key for key in vars(saved) if getattr(saved, key) != getattr(ours.grid, key)]
     assert not changed, "leaner sweep --summary and leaner publish take the grid as it is now"
-    fresh = json.loads(json.dumps(summary.summarise(ours).document()))
+    fresh = json.loads(json.dumps(summarise(ours)))
     assert difference(json.loads((path.parent / "summary.json").read_text()), fresh, "summary") is None
 
 

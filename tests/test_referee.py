@@ -16,7 +16,7 @@ import torch
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.grid_results import load_results
-from modeling_leaner.training.experiments.summary import summarise
+from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.running.environment import processor_flags
 from safetensors.torch import load_file
 from scipy import stats
@@ -76,7 +76,7 @@ def same(found: object, expected: object, path: str = "") -> None:
 def test_summaries(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     grid = load_grid(ROOT / "training" / "grids" / f"{path.parent.name}.yaml")
-    found = summarise(load_results(grid)).document()
+    found = summarise(load_results(grid))
     same(json.loads(json.dumps(found)), json.loads(path.read_text()))
 
 

@@ -93,12 +93,6 @@ def test_the_numbers_are_in_the_rows(page, grid):
         assert f"| {text} |" in line
 
 
-def test_holm_by_hand():
-    """n, n - 1, ... times the p values in their order, never falling."""
-    corrected = index.holm(pd.Series([0.04, 0.01, 0.03, 0.9]))
-    assert corrected.sort_index().tolist() == pytest.approx([0.09, 0.04, 0.09, 0.9])
-
-
 def test_what_is_tested_over_all_grids():
     """Every comparison with enough pairs counts, those of baselines that have not learned, too."""
     tested = index.tests(index.read_grids(CARDS).values())

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -21,14 +20,12 @@ import yaml
 from command import leaner
 from filelock import lock_descriptor
 from modeling_leaner.training.data.sources import load_training
-from modeling_leaner.training.experiments import engines, run_statistics, runs, sweep
+from modeling_leaner.training.experiments import engines, runs, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
-from modeling_leaner.training.experiments.grid_results import GridResults
+from modeling_leaner.training.experiments.grid_results import GridResults, tune
 from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
 from modeling_leaner.training.experiments.soundness import check_grid_metric
-from modeling_leaner.training.experiments.summary import summarise
-from modeling_leaner.training.experiments.tuning import tune
-from modeling_leaner.training.records import PairedStatistics
+from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.settings.arguments import RecipeArguments
 from scipy import stats
 
@@ -236,7 +233,9 @@ def test_a_shape_whose_tuning_is_over_lets_the_grid_grow_before_the_others_have_
     assert tuning.learning_rates == [3e-4, 1e-3, 3e-3, 9e-3, 0.027]
     assert tuning.best == {BASE: 9e-3, LEAN: None} and tuning.at_edge == []
     assert {run.shape for run in tuning.due} == {LEAN}
-    notes = {cell.shape: cell.notes for cell in summarise(GridResults(load_grid(Path("grid.yaml")), own)).shapes}
+    notes = {
+        each["shape"]: each["notes"] for each in summarise(GridResults(load_grid(Path("grid.yaml")), own))["shapes"]
+    }
     assert notes == {BASE: [], LEAN: ["the tuning is not finished"]}
 
 
@@ -761,7 +760,7 @@ def test_another_grid_is_refused(bench, changes):
     with pytest.MonkeyPatch.context() as patch:  # one run is enough
         run = Run("tune", BASE, 0, 1e-3)
         patch.setattr(sweep, "missing_runs", lambda results: [] if run in results.rows else [run])
-        patch.setattr(sweep, "show", lambda summary: None)
+        patch.setattr(sweep, "show", lambda *_: None)
         with pytest.raises(SystemExit):
             leaner("sweep", "grid.yaml")
     bench.calls()
@@ -866,8 +865,7 @@ def test_another_output_dir_trains_all_anew(bench):
         (",0.892,0.1,1,", ",much,0.1,1,", "line 4: value: expected a number, got much"),
         (",0.892,0.1,1,", ",0.892,0.1,2,", "line 4: higher_is_better: expected 0 or 1, got 2"),
         ("report,vit/tiny,2,", "report,vit/tiny,1,", "a second row of report-vit-tiny-seed1-lr0.001"),
-        ("report,vit/tiny,1,", "report,vit/tiny" + "y" * 140_000 + ",1,", "line 3: field larger than field limit"),
-        ("\xe9", "\xe9", "results.csv: no UTF-8 text"),
+        ("\xe9", "\xe9", "codec can't decode byte"),
     ],
 )
 def test_broken_rows_are_refused(bench, old, new, message):
@@ -890,66 +888,6 @@ def test_rows_of_an_unknown_grid_are_refused(bench):
 
 
 # Statistics
-
-
-@pytest.mark.parametrize("higher_is_better", [True, False])
-def test_paired_statistics_are_scipys(higher_is_better):
-    random = np.random.default_rng(0)
-    base = random.normal(0.8, 0.02, 8)
-    values = base + random.normal(-0.004, 0.006, 8)
-    result = run_statistics.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
-    paired = stats.ttest_rel(values, base)
-    assert result.pairs == 8 and result.difference == pytest.approx((values - base).mean())
-    assert result.p == pytest.approx(paired.pvalue, rel=1e-9)
-    assert result.interval == pytest.approx(list(paired.confidence_interval(0.95)), rel=1e-9)
-    loss = base - values if higher_is_better else values - base
-    expected = stats.ttest_1samp(loss, 0.01, alternative="less").pvalue
-    assert result.p_non_inferiority == pytest.approx(expected, rel=1e-9)
-
-
-def test_paired_statistics_by_hand():
-    """Differences 1, 2, 3: mean 2, standard error 1/√3, t = 2√3 with two degrees of freedom."""
-    result = run_statistics.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
-    assert result.difference == 2.0 and result.p_non_inferiority is None
-    assert result.interval == pytest.approx([2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)], rel=1e-6)
-    assert result.p == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14), rel=1e-9)  # F(t) = (1 + t/√(2 + t²))/2
-
-
-@pytest.mark.parametrize(
-    "shift, p, p_non_inferiority", [(0.0, 1.0, 0.0), (-0.02, 0.0, 1.0), (-0.01, 0.0, 1.0), (-0.005, 0.0, 0.0)]
-)
-def test_differences_without_spread(shift, p, p_non_inferiority):
-    base = [0.7, 0.1, 90.0, 3.3]  # their differences differ by rounding
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        result = run_statistics.paired_statistics([value + shift for value in base], base, 0.01)
-    assert (result.p, result.p_non_inferiority) == (p, p_non_inferiority)
-    assert result.interval == pytest.approx([shift, shift], abs=1e-12)
-
-
-def test_few_pairs():
-    nothing = {"interval": None, "p": None, "p_non_inferiority": None}
-    none, one = run_statistics.paired_statistics([], [], 0.1), run_statistics.paired_statistics([2.0], [1.0], 0.1)
-    assert none.document() == {"pairs": 0, "difference": None, **nothing}
-    assert one.document() == {"pairs": 1, "difference": 1.0, **nothing}
-
-
-@pytest.mark.parametrize(
-    "pairs, seeds, p, margin, expected",
-    [
-        (7, 7, 0.0099, 0.01, "non-inferior before correction (margin 0.01)"),
-        (7, 7, 0.01, 0.01, "undecided"),
-        (6, 6, 0.0001, 0.01, "undecided"),
-        (7, 8, 0.0001, 0.01, "undecided"),  # a seed is missing
-        (9, 9, None, None, "undecided"),
-        (7, 7, 0.99, 0.01, "undecided"),
-        (7, 7, 0.9901, 0.01, "worse before correction (margin 0.01)"),
-        (6, 6, 0.9999, 0.01, "undecided"),
-        (9, 9, 0.0001, 0.5, "non-inferior before correction (margin 0.5)"),
-    ],
-)
-def test_verdict(pairs, seeds, p, margin, expected):
-    assert run_statistics.verdict(PairedStatistics(pairs=pairs, p_non_inferiority=p), margin, seeds, True) == expected
 
 
 def test_summary_of_a_pair(bench, capsys):

@@ -6,61 +6,28 @@ from pathlib import Path
 
 from modeling_leaner.shapes import heads_of
 
-from ..records import (
-    Cell,
-    CellScore,
-    CellSummary,
-    Evidence,
-    FineTuned,
-    LatencyFile,
-    Reference,
-    ResultRow,
-    RunResults,
-    TuningSettings,
-)
+from ..records import Cell, Evidence, ResultRow, RunResults
 from ..running.environment import computed_on, machine_name
 from ..running.loading import has_weights
 from . import latency
 from .branches import PARTS
 from .grid import Grid, is_cut
-from .grid_cells import cells_of
 from .grid_results import GridResults, load_folder
 from .guess_files import best_guess
-from .summary import Summary, summarise
+from .statistics import Cells, Summary, summarise
 
 
 PEERS = "-transformers"  # a grid's folder with this at its end trains transformers' own model as the reference
-KINDS = ("baseline", "more heads", "fewer layers", "both")  # of cells: how they differ from the baseline
 
 
 def dataset_name(results: RunResults) -> str:
     """The short name of a run's dataset."""
-    if results.dataset_config:
-        return results.dataset_config
-    return results.dataset.split("/")[-1]
+    return results.dataset_config or results.dataset.split("/")[-1]
 
 
 def baseline_of(evidence: Evidence) -> Cell:
     """The cell that the others are compared with."""
     return next(cell for cell in evidence.cells if cell.shape == evidence.baseline)
-
-
-def kind(cell: Cell, evidence: Evidence) -> str | None:
-    """One of KINDS, where more heads are twice as many; None for a cell that differs in another way."""
-    base = baseline_of(evidence)
-    if (cell.width, cell.mlp, cell.start) != (base.width, base.mlp, base.start):
-        return None
-    if cell.heads not in (base.heads, 2 * base.heads) or cell.layers > base.layers:
-        return None
-    more_heads = cell.heads > base.heads
-    fewer_layers = cell.layers < base.layers
-    if more_heads and fewer_layers:
-        return "both"
-    if more_heads:
-        return "more heads"
-    if fewer_layers:
-        return "fewer layers"
-    return "baseline"
 
 
 def distinct(values: Iterable[object]) -> list[object]:
@@ -74,46 +41,42 @@ def start_in_words(grid: Grid, shape: str) -> str | None:
         return None
     if is_cut(grid, shape):
         return "cut"
-    if has_weights(shape):
-        return "its weights"
-    return "new weights"
+    return "its weights" if has_weights(shape) else "new weights"
 
 
-def cells(results: GridResults, summary: Summary) -> list[Cell]:
-    """Each shape of the summary, with its sizes, its counts, every seed's value, its memory and its times."""
+def cells(results: GridResults, summary: Summary) -> list[Summary]:
+    """Each shape of the summary, with its sizes, every seed's value, its memory in bytes and its times in seconds."""
     length = latency.length_of(results.grid)
-    reported = cells_of(results)
-    times = {}
-    if results.latency is not None:
-        times = results.latency.shapes
+    reported = Cells(results)
+    times = results.latency.document()["shapes"] if results.latency else {}
     described = []
-    for summarised in summary.shapes:
-        shape = summarised.shape
+    for summarised in summary["shapes"]:
+        shape = summarised["shape"]
         config, task_head = latency.config_of(results.grid, shape)
-        done = reported.finished[shape].values()
+        runs = reported.runs(shape)
         flops = config.count_flops(length, task_head)
-        memory = [row.peak_memory_bytes for row in done if row.peak_memory_bytes]
-        cell = Cell(
-            **summarised.document(),
-            layers=config.num_hidden_layers,
-            width=config.hidden_size,
-            heads=heads_of(config),
-            head_dim=config.head_dim,
-            mlp=config.intermediate_size,
-            length=flops.length,
-            flops_forward=flops.forward,
-            kv_bytes_per_token=config.kv_bytes_per_token(),
-            values=reported.values(shape),
-            peak_memory_bytes=max(memory, default=None),
-            jobs=distinct(row.jobs for row in done),
-            latency=times.get(shape),
-            start=start_in_words(results.grid, shape),
-        )
+        memory = runs["peak_memory_bytes"].dropna().tolist()
+        cell = {
+            **summarised,
+            "layers": config.num_hidden_layers,
+            "width": config.hidden_size,
+            "heads": heads_of(config),
+            "head_dim": config.head_dim,
+            "mlp": config.intermediate_size,
+            "length": flops.length,
+            "flops_forward": flops.forward,
+            "kv_bytes_per_token": config.kv_bytes_per_token(),
+            "values": reported.values(shape),
+            "peak_memory_bytes": max(memory, default=None),
+            "jobs": distinct(runs["jobs"].dropna().tolist()),
+            "latency": times.get(shape),
+            "start": start_in_words(results.grid, shape),
+        }
         described.append(cell)
     return described
 
 
-def reference(grid: Grid) -> Reference | None:
+def reference(grid: Grid) -> Summary | None:
     """Learning rate, n, mean and sd of transformers' own model of the baseline's shape, from the grid that trains it.
 
     That grid lies beside this one, in its folder's name and PEERS; None without it, or before its first finished run.
@@ -125,121 +88,55 @@ def reference(grid: Grid) -> Reference | None:
     if not (folder / "results.csv").is_file():
         return None
     peers = load_folder(folder)
-    _check_reference(folder / "grid.yaml", peers.grid, grid)
-    (cell,) = summarise(peers).shapes
-    if cell.n == 0:
-        return None
-    return Reference(learning_rate=cell.learning_rate, n=cell.n, mean=cell.mean, sd=cell.sd)
-
-
-def _check_reference(file: Path, peers: Grid, grid: Grid) -> None:
-    """Raises ValueError where `peers`, read from `file`, train something else than the baseline, or in another way."""
-    overrides = {}
-    if grid.overrides is not None:
-        overrides |= grid.overrides
-    overrides["implementation"] = "transformers"
-    alike = {
-        "shapes": [grid.baseline],
-        "recipe": grid.recipe,
-        "metric": grid.metric,
-        "tuning": grid.tuning,
-        "start_from": grid.start_from,
-        "learning_rates": grid.learning_rates,
-        "start_seed": grid.start_seed,
-        "branches": grid.branches,
-        "overrides": overrides,
-    }
+    same = ("recipe", "metric", "tuning", "start_from", "learning_rates", "start_seed", "branches")
+    alike = {name: getattr(grid, name) for name in same}
+    alike |= {"shapes": [grid.baseline], "overrides": {**(grid.overrides or {}), "implementation": "transformers"}}
     for key, expected in alike.items():
-        got = getattr(peers, key)
+        got = getattr(peers.grid, key)
         if got != expected:
             difference = f"expected {expected} as of the reference of {grid.output_dir}, got {got}"
-            raise ValueError(f"{file}: {key}: {difference}")
+            raise ValueError(f"{folder / 'grid.yaml'}: {key}: {difference}")
+    (cell,) = summarise(peers)["shapes"]
+    return {name: cell[name] for name in ("learning_rate", "n", "mean", "sd")} if cell["n"] else None
 
 
-def _cell_score(cell: CellSummary, values: dict[str, float]) -> CellScore:
-    """The score of a shape alone, of these values by seed."""
-    return CellScore(
-        shape=cell.shape,
-        learning_rate=cell.learning_rate,
-        n=cell.n,
-        mean=cell.mean,
-        sd=cell.sd,
-        chance=cell.chance,
-        values=values,
-    )
-
-
-def _fine_tuned(results: GridResults) -> FineTuned:
-    """Of a grid that started from another one's weights: its metric, every seed's value of each shape, whether its
-    baseline learned, and whether weights of it are published."""
+def _fine_tuned(results: GridResults) -> Summary:
+    """Of a grid that started from another one's weights: its metric, every seed's value of each shape, the best simple
+    guess, whether its baseline learned, and whether weights of it are published."""
     summary = summarise(results)
-    reported = cells_of(results)
-    chances = [cell.chance for cell in summary.shapes]
-    return FineTuned(
-        grid=results.name,
-        metric=summary.metric,
-        higher_is_better=summary.higher_is_better,
-        published=bool(results.grid.publish),
-        start_seed=results.grid.start_seed,
-        guess=best_guess([*results.guess_values, *chances], bool(summary.higher_is_better)),
-        learned=summary.baseline.learned,
-        cells=[_cell_score(cell, reported.values(cell.shape)) for cell in summary.shapes],
-    )
-
-
-def _folder_name(path: str | None) -> str | None:
-    """The name of a folder without those above it; None of none."""
-    if path is None:
-        return None
-    return Path(path).name
-
-
-def _total(values: Iterable[float | None]) -> float:
-    """The sum of the values, without what is unknown."""
-    return sum(value for value in values if value is not None)
-
-
-def _own_seconds(row: ResultRow) -> float | None:
-    """The seconds of a run; of a branch its own part, without that of its trunk; None where they are unknown."""
-    if row.seconds is None or row.branch is None:
-        return row.seconds
-    return row.seconds / PARTS
+    reported = Cells(results)
+    shown = ("shape", "learning_rate", "n", "mean", "sd", "chance")
+    guesses = [*results.guess_values, *(cell["chance"] for cell in summary["shapes"])]
+    return {
+        "grid": results.name,
+        "metric": summary["metric"],
+        "higher_is_better": summary["higher_is_better"],
+        "published": bool(results.grid.publish),
+        "start_seed": results.grid.start_seed,
+        "guess": best_guess(guesses, bool(summary["higher_is_better"])),
+        "learned": next(cell["learned"] for cell in summary["shapes"] if cell["shape"] == results.grid.baseline),
+        "cells": [
+            {name: cell[name] for name in shown} | {"values": reported.values(cell["shape"])}
+            for cell in summary["shapes"]
+        ],
+    }
 
 
 def _beside(results: GridResults, chain: tuple[str, ...]) -> Evidence | None:
-    """The evidence of the grid in `beside`; None without one, and while no metric of it is known yet.
+    """The evidence of the grid in `beside`; None without one, and while no metric of it is known yet."""
+    evidence = gather(results.beside, chain) if results.beside else None
+    return evidence if evidence and evidence.metric else None
 
-    Args:
-        chain: the names of the grids that show it, the outermost first and this one last.
-    """
-    if results.beside is None:
-        return None
-    evidence = gather(results.beside, chain)
-    if evidence.metric is None:
-        return None
-    return evidence
+
+def _own_seconds(row: ResultRow) -> float:
+    """The seconds of a run, 0 where they are unknown; of a branch its own part, without that of its trunk."""
+    return (row.seconds or 0) / (1 if row.branch is None else PARTS)
 
 
 def _machine(row: ResultRow) -> str:
     """What a run was trained on: a GPU, or a processor with the threads of one run."""
     machine = computed_on(row.device, row.processor, row.threads)
-    if machine == row.device:
-        return machine
-    return f"{machine} a run"
-
-
-def _latency_on(timing: LatencyFile | None) -> str | None:
-    """The machine on which inference was timed; None where it was not."""
-    if timing is None:
-        return None
-    return machine_name(timing.environment.processor, timing.environment.threads)
-
-
-def _tuning_settings(grid: Grid) -> TuningSettings | None:
-    """How learning rates were chosen; None where there was one alone."""
-    if grid.tuning is None:
-        return None
-    return TuningSettings(**asdict(grid.tuning))
+    return machine if machine == row.device else f"{machine} a run"
 
 
 def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
@@ -260,38 +157,32 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         raise ValueError(f"{grid.path('results.csv')}: no run has ended yet")
     done = [row for row in rows if row.has_finished]
     summary = summarise(results)
+    beside = _beside(results, chain)
+    timed_on = results.latency.environment if results.latency else None
+    of_grid = "recipe baseline seeds unsound_tuning overrides start_seed margin data data_files hub".split()
     return Evidence(
         grid=results.name,
-        recipe=grid.recipe,
-        baseline=grid.baseline,
-        seeds=grid.seeds,
+        **{name: getattr(grid, name) for name in of_grid},
         planned=sum(len(grid.seeds_for(shape)) for shape in grid.shapes),
-        learning_rates=summary.learning_rates,
-        tuning=_tuning_settings(grid),
-        unsound_tuning=grid.unsound_tuning,
-        overrides=grid.overrides,
-        start_from=_folder_name(grid.start_from),
-        start_seed=grid.start_seed,
-        beside=_beside(results, chain),
+        learning_rates=summary["learning_rates"],
+        tuning=asdict(grid.tuning) if grid.tuning else None,
+        start_from=Path(grid.start_from).name if grid.start_from else None,
+        beside=beside.document() if beside else None,
         fine_tuned=[_fine_tuned(other) for other in results.fine_tuned],
-        margin=grid.margin,
-        data=grid.data,
-        data_files=grid.data_files,
-        hub=grid.hub,
-        metric=summary.metric,
-        higher_is_better=summary.higher_is_better,
+        metric=summary["metric"],
+        higher_is_better=summary["higher_is_better"],
         cells=cells(results, summary),
-        curves=summary.curves or None,
-        readings=summary.readings or None,
+        curves=summary["curves"] or None,
+        readings=summary["readings"] or None,
         reference=reference(grid),
         guesses=results.guesses,
         row_errors=results.row_errors,
         runs=len(rows),
         failed=len(rows) - len(done),
-        failures=_total(row.failures for row in rows),
-        hours=_total(map(_own_seconds, done)) / 3600,
+        failures=sum(row.failures or 0 for row in rows),
+        hours=sum(map(_own_seconds, done)) / 3600,
         processor=distinct(map(_machine, done)),
-        latency_on=_latency_on(results.latency),
+        latency_on=machine_name(timed_on.processor, timed_on.threads) if timed_on else None,
         software={name: distinct(getattr(row, name) for row in done) for name in ("python", "torch", "transformers")},
         commits=distinct(row.git_commit for row in done),
     )

@@ -1,16 +1,113 @@
-"""A grid with its rows and all that lies beside them: loaded once, and passed on."""
+"""A grid with its rows, the learning rates that follow from them, and all that lies beside them."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 from ..records import Guess, LatencyFile, ResultRow, RowError
 from . import latency
 from .grid import Grid, GridError, load_grid
 from .guess_files import read_guesses, read_row_errors
-from .rows import RowsByRun, read_rows
+from .rows import RowsByRun, Run, finished_row, read_rows
 from .step_time import step_seconds
-from .tuning import Tuning, tune
+
+
+def gain(value: float, higher_is_better: bool | None) -> float:
+    """A value of the metric, or a difference of two, such that more is better."""
+    return value if higher_is_better else -value
+
+
+class Choice(NamedTuple):
+    """A shape's best learning rate, by the mean over the tuning seeds, and how clear that is.
+
+    lead: distance of its mean from the runner-up's, in the metric's units. spread: the range of values over the tuning
+    seeds, the larger one of these two rates; None with a single seed. Both are None where no second rate finished.
+    """
+
+    learning_rate: float | None
+    lead: float | None = None
+    spread: float | None = None
+
+    @property
+    def tie(self) -> bool:
+        """Whether the seeds differ by as much as the rates do."""
+        return self.spread is not None and self.lead <= self.spread
+
+
+class Tuning(NamedTuple):
+    """What the rows say of the learning rates.
+
+    learning_rates: all that are tried. choices: each shape's. at_edge: the shapes whose best rate is the lowest or the
+    highest that is tried. due: the runs of the tuning without a row.
+    """
+
+    learning_rates: list[float]
+    choices: dict[str, Choice]
+    at_edge: list[str]
+    due: list[Run]
+
+    @property
+    def best(self) -> dict[str, float | None]:
+        """Each shape's best rate; None where none finished."""
+        return {shape: choice.learning_rate for shape, choice in self.choices.items()}
+
+
+def _choose(grid: Grid, rows: RowsByRun, shape: str, rates: list[float]) -> Choice:
+    """The choice of one shape among the rates with which every tuning seed finished.
+
+    Ties go to the lower evaluation loss, then to the lower rate. Accuracies tie where a model still predicts the most
+    frequent class alone; its loss already tells the rates apart.
+    """
+    tried = []
+    for rate in rates:
+        done = [finished_row(rows, Run("tune", shape, seed, rate)) for seed in grid.tuning.seeds]
+        if None not in done:
+            values = [row.value for row in done]
+            loss = fmean(math.inf if row.eval_loss is None else row.eval_loss for row in done)
+            tried.append((-gain(fmean(values), done[0].higher_is_better), loss, rate, max(values) - min(values)))
+    tried.sort()
+    if len(tried) < 2:
+        return Choice(tried[0][2] if tried else None)
+    (best, _, rate, spread), (second, _, _, other_spread) = tried[:2]
+    return Choice(rate, second - best, max(spread, other_spread) if len(grid.tuning.seeds) > 1 else None)
+
+
+def _beyond(edge: float, neighbour: float) -> float:
+    """The rate beyond an edge of the grid, by the ratio of the edge to its neighbour, rounded to 6 digits."""
+    return float(f"{edge * edge / neighbour:.6g}")
+
+
+def tune(grid: Grid, rows: RowsByRun) -> Tuning:
+    """Follows the tuning as far as the rows go.
+
+    While the best rate of a shape that has had all of them lies at an edge, the grid grows there by the ratio of its
+    two outermost rates, for all shapes, up to `tuning.extend` times on each side.
+    """
+    rates = list(grid.learning_rates)
+    if len(rates) == 1:
+        return Tuning(rates, dict.fromkeys(grid.shapes, Choice(rates[0])), [], [])
+    below = above = grid.tuning.extend
+    while True:
+        seeds = grid.tuning.seeds
+        runs = [Run("tune", shape, seed, rate) for rate in rates for seed in seeds for shape in grid.shapes]
+        due = [run for run in runs if run not in rows]
+        shapes_due = {run.shape for run in due}
+        choices = {shape: _choose(grid, rows, shape, rates) for shape in grid.shapes}
+        best = [choice.learning_rate for shape, choice in choices.items() if shape not in shapes_due]
+        grows_down = below > 0 and rates[0] in best
+        grows_up = above > 0 and rates[-1] in best
+        if not (grows_down or grows_up):
+            at_edge = [shape for shape, choice in choices.items() if choice.learning_rate in (rates[0], rates[-1])]
+            return Tuning(rates, choices, at_edge, due)
+        if grows_down:
+            rates = [_beyond(rates[0], rates[1]), *rates]
+            below -= 1
+        if grows_up:
+            rates = [*rates, _beyond(rates[-1], rates[-2])]
+            above -= 1
 
 
 @dataclass
@@ -30,6 +127,11 @@ class GridResults:
         return Path(self.grid.output_dir).name
 
     @property
+    def start_folder(self) -> Path | None:
+        """The folder of the grid whose weights the runs start from; None where they start anew."""
+        return None if self.grid.start_from is None else Path(self.grid.start_from)
+
+    @property
     def tuning(self) -> Tuning:
         """The choice of learning rates, as far as the rows go, of which a sweep adds some."""
         return tune(self.grid, self.rows)
@@ -37,9 +139,9 @@ class GridResults:
     @cached_property
     def start_from(self) -> "GridResults | None":
         """The grid whose weights the runs start from; None where they start anew. Raises GridError without rows."""
-        if self.grid.start_from is None:
+        folder = self.start_folder
+        if folder is None:
             return None
-        folder = Path(self.grid.start_from)
         rows = read_rows(folder / "results.csv")
         if not rows:
             raise GridError(f"start_from: expected finished runs in {folder / 'results.csv'}, found none")
@@ -47,17 +149,10 @@ class GridResults:
 
     @cached_property
     def fine_tuned(self) -> "list[GridResults]":
-        """The grids that started from this one's weights, by the name of their folder, which lies beside this one's.
-
-        Without those that have no rows yet.
-        """
-        grids = []
-        for path in sorted(Path(self.grid.output_dir).parent.glob("*/results.csv")):
-            other = load_folder(path.parent)
-            start = other.grid.start_from
-            if other.rows and start is not None and Path(start) == Path(self.grid.output_dir):
-                grids.append(other)
-        return grids
+        """The grids with rows that started from this one's weights, by the name of their folder, beside this one's."""
+        here = Path(self.grid.output_dir)
+        grids = [load_folder(path.parent) for path in sorted(here.parent.glob("*/results.csv"))]
+        return [other for other in grids if other.rows and other.start_folder == here]
 
     @cached_property
     def beside(self) -> "GridResults | None":
@@ -74,9 +169,7 @@ class GridResults:
     @property
     def guess_values(self) -> list[float]:
         """What the simple guesses score; empty where none were made."""
-        if self.guesses is None:
-            return []
-        return [guess.value for guess in self.guesses]
+        return [guess.value for guess in self.guesses or []]
 
     @cached_property
     def row_errors(self) -> list[RowError] | None:
@@ -109,8 +202,7 @@ def load_folder(folder: Path) -> GridResults:
     grid = load_grid(folder / "grid.yaml")
     path = folder / "results.csv"
     rows = read_rows(path)
-    budgets = grid.branches or []
     for run in rows:
-        if run.branch is not None and run.branch not in budgets:
-            raise GridError(f"{path}: a row of {run.branch} tokens, expected one of the grid's branches, {budgets}")
+        if run.branch is not None and run.branch not in (grid.branches or []):
+            raise GridError(f"{path}: a row of {run.branch} tokens, expected one of the branches, {grid.branches}")
     return GridResults(grid, rows)

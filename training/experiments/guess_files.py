@@ -11,7 +11,7 @@ from .grid import Grid
 
 
 GUESSES = "guesses.json"  # beside a grid's rows
-ROW_ERRORS = "row_errors.json"  # beside them, too: what `row_errors.py` measures
+ROW_ERRORS = "row_errors.json"  # beside those of published grids
 AS_MANY_ROWS = "bigram, as many rows as trained on"
 Kind = TypeVar("Kind")
 

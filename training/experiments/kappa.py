@@ -7,26 +7,25 @@
 
 κ is known at two moments, the start and the end of training. Quality is a gain: more is better. A correlation below 0
 says that runs of lower κ were better. None of it says what is the cause.
+
+Spearman's ρ is pooled as ρ = Σ a·b / √(Σ a² · Σ b²), where a and b are the two ranks of each pair less their means in
+its group, and each sum goes over the pairs of all groups.
 """
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_config
 
 from .evidence import PEERS
-from .grid_cells import cells_of
-from .grid_results import GridResults
-from .rank_correlation import NOTHING_RANKED, Correlation, rank_sums, rankable, rho_of_sums
-from .run_settings import run_arguments
-from .run_statistics import gain
+from .grid_results import GridResults, gain
+from .statistics import frame, reported_rows
 
 
 ENDS = ("start", "end")  # of training: the moments at which κ is known
@@ -36,144 +35,99 @@ DRAWS = 2000  # of a bootstrap
 MOST_KAPPA = float(1 / np.finfo(np.float32).eps)  # of what a model in float32 gives: above it is rounding
 
 
-class Trial(NamedTuple):
-    """One finished run: κ before and after training, None where it is unknown or infinite, and its quality."""
+class Correlation(NamedTuple):
+    """Spearman's ρ over groups, with its 95 % bootstrap interval; None where nothing can be ranked.
 
-    seed: int
-    kappa_start: float | None
-    kappa_end: float | None
-    gain: float
-
-    def kappa(self, moment: str) -> float | None:
-        """κ at one of ENDS."""
-        if moment == "start":
-            return self.kappa_start
-        return self.kappa_end
-
-    @property
-    def is_known(self) -> bool:
-        """Whether κ is known at both of ENDS."""
-        return self.kappa_start is not None and self.kappa_end is not None
-
-
-@dataclass(frozen=True)
-class KappaCell:
-    """The reported runs of one shape in one grid.
-
-    `fresh`: their weights started at random. `trials`: the finished runs. `failed`: how many failed. `ended`: whether
-    all runs of the grid, of its other shapes too, have finished or failed.
+    `groups`: within which there is ranking; `ranked`: how many pairs they hold.
     """
 
-    grid: str
-    task: str
-    shape: str
-    config: LeanConfig
-    fresh: bool
-    trials: list[Trial]
-    failed: int
-    ended: bool
-
-    def known(self, moment: str) -> list[Trial]:
-        """The runs whose κ is known at one of ENDS."""
-        return [trial for trial in self.trials if trial.kappa(moment) is not None]
+    value: float | None
+    interval: tuple[float, float] | None
+    groups: int
+    ranked: int
 
 
-def read_cells(name: str, results: GridResults) -> list[KappaCell]:
-    """The cells of a grid; of a grid with branches those of the longest. The only place that reads rows."""
-    grid = results.grid
-    task = run_arguments(grid, grid.baseline).task
-    reported = cells_of(results)
-    planned = sum(len(grid.seeds_for(shape)) for shape in grid.shapes)
-    ended_runs = len(reported.rows) + sum(map(len, reported.failed.values()))
-    all_ended = ended_runs == planned
-    fresh = grid.start_from is None and grid.cuts is None
-    cells = []
-    for shape, finished in reported.finished.items():
-        trials = [
-            Trial(seed, row.kappa_start, row.kappa_end, gain(row.value, row.higher_is_better))
-            for seed, row in finished.items()
-        ]
-        cells.append(
-            KappaCell(
-                grid=name,
-                task=task,
-                shape=shape,
-                config=load_config(shape),
-                fresh=fresh,
-                trials=trials,
-                failed=len(reported.failed[shape]),
-                ended=all_ended,
-            )
-        )
-    return cells
+def rank_sums(pairs: np.ndarray) -> np.ndarray:
+    """The three sums of a group of n pairs, Σ a·b, Σ a² and Σ b²: (..., n, 2) → (..., 3).
+
+    All are 0 where one side is constant, which cannot be ranked. Ranks go from 0 to 1 in groups of any size.
+    """
+    ranks = rankdata(pairs, axis=-2)
+    ranks -= ranks.mean(axis=-2, keepdims=True)
+    ranks /= pairs.shape[-2] - 1
+    first, second = ranks[..., 0], ranks[..., 1]
+    sums = np.stack([first * second, first**2, second**2], axis=-1).sum(axis=-2)
+    return np.where(sums[..., 1:].all(axis=-1, keepdims=True), sums, 0)
 
 
-def read_all_cells(grids: Mapping[str, GridResults]) -> list[KappaCell]:
-    """The cells of all grids but those of cuts, which were trained before, and of transformers' own models."""
-    own = {name: results for name, results in grids.items() if not name.endswith(PEERS) and not results.grid.cuts}
-    return [cell for name, results in own.items() for cell in read_cells(name, results)]
+def rho(sums: np.ndarray) -> np.ndarray:
+    """ρ by the three sums, (..., 3) → (...), of one group or added up over groups; no sum may be 0."""
+    return sums[..., 0] / np.sqrt(sums[..., 1] * sums[..., 2])
 
 
-def within_cells(cells: Sequence[KappaCell], moment: str) -> Correlation:
-    """ρ of runs within cells of MIN_RUNS or more. The bootstrap draws cells, if there are MIN_CELLS_DRAWN or more."""
-    known = [cell.known(moment) for cell in cells]
-    groups = [np.array([(trial.kappa(moment), trial.gain) for trial in own]) for own in known if len(own) >= MIN_RUNS]
-    ranked, sums = rankable(groups)
-    if not ranked:
-        return NOTHING_RANKED
-    limits = None
+def _correlation(groups: Sequence[np.ndarray], drawn: np.ndarray | None) -> Correlation:
+    """ρ over groups of pairs, each (n, 2); `drawn` are the added sums of each draw of a bootstrap, (draws, 3)."""
+    varying = [group for group in groups if rank_sums(group).any()]
+    if not varying:
+        return Correlation(None, None, 0, 0)
+    interval = None
+    if drawn is not None:
+        interval = tuple(np.quantile(rho(drawn[drawn.any(axis=1)]), (0.025, 0.975)).tolist())
+    value = float(rho(np.sum([rank_sums(group) for group in varying], axis=0)))
+    return Correlation(value, interval, len(varying), sum(map(len, varying)))
+
+
+def read_all_cells(grids: Mapping[str, GridResults]) -> pd.DataFrame:
+    """The finished runs of the grids whose runs have all ended, with the columns of results.csv, `grid`, `gain` and
+    `fresh`: whether the weights started at random. Without grids of cuts, which were trained before, and of
+    transformers' own models; of a grid with branches those of the longest."""
+    tables = [frame([]).assign(grid="", gain=0.0, fresh=True)]
+    for name, results in grids.items():
+        grid = results.grid
+        runs = reported_rows(results)
+        all_ended = len(runs) == sum(len(grid.seeds_for(shape)) for shape in grid.shapes)
+        if all_ended and not grid.cuts and not name.endswith(PEERS):
+            runs = runs[runs["status"] == "finished"]
+            gains = gain(runs["value"], results.any_reported and results.any_reported.higher_is_better)
+            tables.append(runs.assign(grid=name, gain=gains, fresh=grid.start_from is None))
+    return pd.concat(tables)
+
+
+def within_cells(runs: pd.DataFrame, moment: str) -> Correlation:
+    """ρ of runs within cells of MIN_RUNS or more, with κ at one of ENDS. The bootstrap draws cells, if there are
+    MIN_CELLS_DRAWN or more."""
+    kappa = f"kappa_{moment}"
+    cells = runs.dropna(subset=kappa).groupby(["grid", "shape"], sort=False)
+    groups = [cell[[kappa, "gain"]].to_numpy(float) for _, cell in cells if len(cell) >= MIN_RUNS]
+    sums = np.array([each for each in map(rank_sums, groups) if each.any()])
+    drawn = None
     if len(sums) >= MIN_CELLS_DRAWN:
-        random = np.random.default_rng(0)
-        draws = random.integers(len(sums), size=(DRAWS, len(sums)))
-        limits = tuple(np.quantile(rho_of_sums(sums[draws].sum(axis=1)), (0.025, 0.975)).tolist())
-    return Correlation(float(rho_of_sums(sums.sum(axis=0))), limits, len(sums), ranked)
+        drawn = sums[np.random.default_rng(0).integers(len(sums), size=(DRAWS, len(sums)))].sum(axis=1)
+    return _correlation(groups, drawn)
 
 
-def mean_of(trials: Sequence[Trial], moment: str) -> tuple[float, float]:
-    """The geometric mean of κ and the mean quality."""
-    kappa = statistics.geometric_mean(trial.kappa(moment) for trial in trials)
-    return kappa, statistics.fmean(trial.gain for trial in trials)
-
-
-def between_cells(cells: Sequence[KappaCell], moment: str) -> Correlation:
+def between_cells(runs: pd.DataFrame, moment: str) -> Correlation:
     """ρ of cell means within grids of MIN_RUNS cells or more. The bootstrap draws the runs of each cell.
 
     So its interval says what other seeds would give with these very shapes, not what other shapes would.
     """
-    by_grid: dict[str, list[list[Trial]]] = {}
-    for cell in cells:
-        if cell.known(moment):
-            by_grid.setdefault(cell.grid, []).append(cell.known(moment))
-    grids = [grid for grid in by_grid.values() if len(grid) >= MIN_RUNS]
-    ranked, sums = rankable([np.array([mean_of(trials, moment) for trials in grid]) for grid in grids])
-    if not ranked:
-        return NOTHING_RANKED
-    limits = None
-    if any(len(trials) > 1 for grid in grids for trials in grid):
+    kappa = f"kappa_{moment}"
+    known = runs.dropna(subset=kappa).assign(log_kappa=lambda table: np.log(table[kappa]))
+    grids = [
+        [cell[["log_kappa", "gain"]].to_numpy(float) for _, cell in grid.groupby("shape", sort=False)]
+        for _, grid in known.groupby("grid", sort=False)
+        if grid["shape"].nunique() >= MIN_RUNS
+    ]
+    drawn = None
+    if any(len(cell) > 1 for cells in grids for cell in cells):
+        random = np.random.default_rng(0)
+        counts = [[len(cell) for cell in cells] for cells in grids]
+        draws = [[[random.integers(n, size=n) for n in cells] for cells in counts] for _ in range(DRAWS)]
         drawn = np.zeros((DRAWS, 3))
-        for grid, draws in zip(grids, draw_runs(grids)):
-            means = [drawn_means(trials, moment, places) for trials, places in zip(grid, draws)]
+        for cells, of_grid in zip(grids, zip(*draws)):
+            means = [cell[np.array(of_cell)].mean(axis=1) for cell, of_cell in zip(cells, zip(*of_grid))]
             drawn += rank_sums(np.stack(means, axis=1))
-        limits = tuple(np.quantile(rho_of_sums(drawn[drawn.any(axis=1)]), (0.025, 0.975)).tolist())
-    return Correlation(float(rho_of_sums(sums.sum(axis=0))), limits, len(sums), ranked)
-
-
-def draw_runs(grids: Sequence[Sequence[Sequence[Trial]]]) -> list[list[np.ndarray]]:
-    """Of each cell of each grid, DRAWS times as many places among its n runs, with replacement: (DRAWS, n)."""
-    random = np.random.default_rng(0)
-    draws = [[np.empty((DRAWS, len(trials)), dtype=int) for trials in grid] for grid in grids]
-    for draw in range(DRAWS):
-        for grid in draws:
-            for places in grid:
-                count = places.shape[1]
-                places[draw] = random.integers(count, size=count)
-    return draws
-
-
-def drawn_means(trials: Sequence[Trial], moment: str, places: np.ndarray) -> np.ndarray:
-    """The mean of ln κ and the mean quality of the runs at the places of each draw, (DRAWS, n) → (DRAWS, 2)."""
-    pairs = np.array([(math.log(trial.kappa(moment)), trial.gain) for trial in trials])
-    return pairs[places].mean(axis=1)
+    return _correlation([np.array([cell.mean(axis=0) for cell in cells]) for cells in grids], drawn)
 
 
 class Doubling(NamedTuple):
@@ -198,52 +152,40 @@ def is_doubled(few: LeanConfig, many: LeanConfig) -> bool:
     return doubled and few.head_dim == 2 * many.head_dim
 
 
-def doubling(cells: Sequence[KappaCell]) -> Doubling:
+def doubling(runs: pd.DataFrame) -> Doubling:
     """What twice the heads did to κ, and in how many pairs quality rose where κ fell."""
-    pairs = []
-    for few, many in permutations(cells, 2):
-        if few.grid != many.grid or not few.fresh or not is_doubled(few.config, many.config):
-            continue
-        with_few = {trial.seed: trial for trial in few.trials if trial.is_known}
-        with_many = [trial for trial in many.trials if trial.is_known]
-        pairs += [(with_few[trial.seed], trial) for trial in with_many if trial.seed in with_few]
-    lower_end = [(few, many) for few, many in pairs if many.kappa_end < few.kappa_end]
+    compared = ["kappa_start", "kappa_end", "gain"]
+    differences = [pd.DataFrame(columns=compared, dtype=float)]
+    known = runs[runs["fresh"].astype(bool)].dropna(subset=compared)
+    for _, grid in known.groupby("grid"):
+        shapes = {shape: cell.set_index("seed")[compared] for shape, cell in grid.groupby("shape")}
+        for few, many in permutations(shapes, 2):
+            if is_doubled(load_config(few), load_config(many)):
+                differences.append((shapes[many] - shapes[few]).dropna())
+    found = pd.concat(differences)
+    lower_end = found["kappa_end"] < 0
     return Doubling(
-        pairs=len(pairs),
-        lower_start=sum(many.kappa_start < few.kappa_start for few, many in pairs),
-        lower_end=len(lower_end),
-        better=sum(many.gain > few.gain for few, many in lower_end),
+        pairs=len(found),
+        lower_start=int((found["kappa_start"] < 0).sum()),
+        lower_end=int(lower_end.sum()),
+        better=int((lower_end & (found["gain"] > 0)).sum()),
     )
 
 
-@dataclass(frozen=True)
-class Conclusion:
-    """What some cells say of κ. `unknown`, `within` and `between` are by ENDS: start and end of training.
+class Conclusion(NamedTuple):
+    """How many runs there are, and what they say of κ; `within` and `between` are by ENDS."""
 
-    `waiting`: the grids that have not ended, of which nothing is concluded and nothing counted. `runs`: those that
-    finished. `unknown`: how many of them have no κ. `within` and `between`: the correlations.
-    """
-
-    waiting: list[str]
     runs: int
-    failed: int
-    unknown: dict[str, int]
     within: dict[str, Correlation]
     between: dict[str, Correlation]
     doubling: Doubling
 
 
-def conclude(cells: Sequence[KappaCell]) -> Conclusion:
-    """The correlations of some cells, at the start and at the end."""
-    waiting = sorted({cell.grid for cell in cells if not cell.ended})
-    cells = [cell for cell in cells if cell.ended]
-    trials = [trial for cell in cells for trial in cell.trials]
+def conclude(runs: pd.DataFrame) -> Conclusion:
+    """The correlations at the start and at the end, of runs as `read_all_cells` has them."""
     return Conclusion(
-        waiting=waiting,
-        runs=len(trials),
-        failed=sum(cell.failed for cell in cells),
-        unknown={moment: sum(trial.kappa(moment) is None for trial in trials) for moment in ENDS},
-        within={moment: within_cells(cells, moment) for moment in ENDS},
-        between={moment: between_cells(cells, moment) for moment in ENDS},
-        doubling=doubling(cells),
+        runs=len(runs),
+        within={moment: within_cells(runs, moment) for moment in ENDS},
+        between={moment: between_cells(runs, moment) for moment in ENDS},
+        doubling=doubling(runs),
     )

@@ -1,7 +1,6 @@
 """results.csv of a grid: one typed row per run, read, checked and written."""
 
 import csv
-import io
 import math
 import statistics
 from collections.abc import Iterable
@@ -48,26 +47,17 @@ class Run(NamedTuple):
 RowsByRun = dict[Run, ResultRow]
 
 
-def check_row(row: ResultRow) -> None:
-    """Raises ValueError for a row without a cell that every row needs, or with a value that none has."""
+def _check_row(row: ResultRow) -> None:
+    """Raises ValueError for a row without a cell that every row needs."""
     if row.phase not in PHASES or row.status not in ("finished", "failed"):
         got = f"{row.phase} and {row.status}"
         raise ValueError(f"phase, status: expected {', '.join(PHASES)}, finished or failed, got {got}")
-    needed = {"shape": row.shape, "seed": row.seed, "learning_rate": row.learning_rate}
+    needed = ["shape", "seed", "learning_rate"]
     if row.has_finished:
-        needed |= {"metric": row.metric, "value": row.value, "higher_is_better": row.higher_is_better}
-    for name, value in needed.items():
-        if value is None:
+        needed += ["metric", "value", "higher_is_better"]
+    for name in needed:
+        if getattr(row, name) is None:
             raise ValueError(f"{name}: expected a value")
-    for name in ("steps", "tokens", "training_flops"):
-        value = getattr(row, name)
-        if value is not None and value < 1:
-            raise ValueError(f"{name}: expected a number above 0, got {value}")
-
-
-def run_of(row: ResultRow) -> Run:
-    """The run that a row is of."""
-    return Run(row.phase, row.shape, row.seed, row.learning_rate, row.branch)
 
 
 def read_rows(path: Path) -> RowsByRun:
@@ -78,32 +68,24 @@ def read_rows(path: Path) -> RowsByRun:
     """
     if not path.exists():
         return {}
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise GridError(f"{path}: no UTF-8 text: {error}") from error
-    reader = csv.DictReader(io.StringIO(text, newline=""))
     rows = {}
-    metrics = set()
-    try:
-        columns = reader.fieldnames  # None of an empty file
-        if columns not in (COLUMNS, COLUMNS[: -len(ADDED)]):
-            raise ValueError(f"expected the columns {', '.join(COLUMNS)}")
-        for cells in reader:
-            row = ResultRow.from_cells(cells)
-            if None in cells or None in cells.values():  # more of them than columns, or fewer
-                raise ValueError(f"expected {len(columns)} cells")
-            check_row(row)
-            run = run_of(row)
-            if run in rows:
-                raise ValueError(f"a second row of {run.name}")
-            if row.has_finished:
-                metrics.add(row.metric)
-            if len(metrics) > 1:
-                raise ValueError(f"metric: expected one for all rows, got {' and '.join(sorted(metrics))}")
-            rows[run] = row
-    except (ValueError, csv.Error) as error:
-        raise GridError(f"{path}: line {reader.line_num}: {error}") from error
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        try:
+            columns = reader.fieldnames  # None of an empty file
+            if columns not in (COLUMNS, COLUMNS[: -len(ADDED)]):
+                raise ValueError(f"expected the columns {', '.join(COLUMNS)}")
+            for cells in reader:
+                row = ResultRow.from_cells(cells)
+                if None in cells or None in cells.values():  # more of them than columns, or fewer
+                    raise ValueError(f"expected {len(columns)} cells")
+                _check_row(row)
+                run = Run(row.phase, row.shape, row.seed, row.learning_rate, row.branch)
+                if run in rows:
+                    raise ValueError(f"a second row of {run.name}")
+                rows[run] = row
+        except (ValueError, csv.Error) as error:
+            raise GridError(f"{path}: line {reader.line_num}: {error}") from error
     return rows
 
 
@@ -116,23 +98,13 @@ def write_rows(rows: Iterable[ResultRow], file: TextIO) -> None:
 
 def reported(grid: Grid, shape: str, seed: int, rate: float | None, branch: int | None = None) -> Run:
     """The reported run of a cell; in a grid with branches that of `branch` tokens, by default the longest."""
-    if branch is None:
-        branch = grid.longest
-    return Run("report", shape, seed, rate, branch)
+    return Run("report", shape, seed, rate, grid.longest if branch is None else branch)
 
 
 def finished_row(rows: RowsByRun, run: Run) -> ResultRow | None:
     """The row of a run that has finished; None of any other."""
     row = rows.get(run)
-    if row is None or not row.has_finished:
-        return None
-    return row
-
-
-def infinite_if_unknown(value: float | None) -> float:
-    if value is None:
-        return math.inf
-    return value
+    return row if row is not None and row.has_finished else None
 
 
 def _spent(grid: Grid, run: Run, cells: Cells) -> Cells:
@@ -143,27 +115,18 @@ def _spent(grid: Grid, run: Run, cells: Cells) -> Cells:
     if step is None or steps is None:
         return spent
     tokens = steps * step.tokens
-    spent["tokens"] = tokens
-    spent["training_flops"] = steps * step.flops
+    spent |= {"tokens": tokens, "training_flops": steps * step.flops}
     if cells["parameters"]:
         spent["tokens_per_parameter"] = tokens / cells["parameters"]
     return spent
 
 
-def _chance(results: dict) -> object:
-    """The main metric of a guess that reads nothing, from results.json; None where it is unknown."""
-    chance = results.get("chance")
-    if not chance:
-        return None
-    return chance.get("value")
-
-
 def _condition_numbers(results: dict) -> Cells:
     """The columns kappa_* from results.json; a layer without a condition number counts as infinite."""
-    condition = results.get("condition")
-    if not condition:
-        return {}
-    return {f"kappa_{end}": statistics.median(map(infinite_if_unknown, layers)) for end, layers in condition.items()}
+    return {
+        f"kappa_{end}": statistics.median(math.inf if layer is None else layer for layer in layers)
+        for end, layers in (results.get("condition") or {}).items()
+    }
 
 
 def _score(grid: Grid, results: dict) -> Cells:
@@ -173,20 +136,19 @@ def _score(grid: Grid, results: dict) -> Cells:
         ValueError: the grid asks for another metric than the training's main one or its loss, or it is not finite.
     """
     main = results["main_metric"].removeprefix("eval_")
-    metric = main
-    if grid.metric is not None:
-        metric = grid.metric
+    metric = grid.metric or main
     if metric not in (main, "loss"):  # which way is up is known of these two
         raise ValueError(f"metric: expected the training's {main}, or loss, got {metric}")
-    higher_is_better = False
-    chance = None
-    if metric == main:
-        higher_is_better = results["higher_is_better"]
-        chance = _chance(results)
     value = results["metrics"][f"eval_{metric}"]
     if not math.isfinite(value):
         raise ValueError(f"{metric} is {value}")
-    return {"metric": metric, "value": value, "higher_is_better": higher_is_better, "chance": chance}
+    score = {"metric": metric, "value": value, "higher_is_better": False, "chance": None}
+    if metric == main:
+        score |= {
+            "higher_is_better": results["higher_is_better"],
+            "chance": (results.get("chance") or {}).get("value"),
+        }
+    return score
 
 
 def result_row(grid: Grid, run: Run) -> ResultRow:

@@ -1,8 +1,7 @@
 """What simple guesses that read the input score on a grid's task, without a transformer.
 
-A model has learned where it beats the best of them (`summary.learned`). Where a grid's weights are published, the
-command also measures how much the choice of held-out rows moves their difference (`row_errors.py`). Each guess is
-fitted on the grid's training rows and scored on its held-out rows by the task's own metric:
+A model has learned if it beats the best of them (`statistics.learned`). Each guess is fitted on the grid's training
+rows and scored on its held-out rows by the task's own metric:
 
 - texts with a label: the commonest class; logistic regressions on the length, on the first token, on the bag of tokens
   and, of pairs, on how many tokens they share. A number in place of a label: the same as linear regressions.
@@ -30,7 +29,6 @@ from modeling_leaner.support.documents import write_json
 
 from ..data.sources import load_training
 from ..records import Guess
-from ..records.results import PUBLISHED
 from ..running.evaluation import prepare_evaluation
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments
@@ -44,8 +42,7 @@ from .bigram import Bigram, neighbours
 from .grid import Grid
 from .grid_results import GridResults, load_results
 from .guess_features import bag_of_tokens, first_tokens, length_bins, small_images, token_overlap
-from .guess_files import AS_MANY_ROWS, GUESSES, ROW_ERRORS
-from .row_errors import row_errors
+from .guess_files import AS_MANY_ROWS, GUESSES
 from .rows import reported
 from .run_settings import options_of_run
 from .runs import shape_option
@@ -213,8 +210,6 @@ def guesses_of_grid(results: GridResults, options: list[str]) -> list[Guess] | N
 def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
     """Scores the guesses on a grid's task and writes guesses.json beside its rows; nothing if none is known.
 
-    If the grid's weights are published, `row_errors` are measured and written, too.
-
     Raises:
         ValueError, OSError: the rows cannot be had.
     """
@@ -223,8 +218,5 @@ def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
         return
     grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)
     write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
-    errors = row_errors(grid, data_files, Path(PUBLISHED))
-    if errors:
-        write_json(grid.path(ROW_ERRORS), [error.document() for error in errors])
     for guess in fitted:
         print(f"{guess.name}: {guess.value:.4f}", file=sys.stderr)

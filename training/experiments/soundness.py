@@ -13,43 +13,39 @@ from .runs import phases
 
 MAX_FACTOR = 2  # of a sound tuning: between neighbouring learning rates
 MIN_LENGTH = 1 / 4  # of a sound tuning: its length over that of the reported runs
-UNLESS_STATED = "; or say in unsound_tuning why the rates may not be the best"
 
 
 def _schedule_setting(arguments: RecipeArguments, key: str) -> object:
     """A setting of the schedule, to compare: None where it is empty or 0, an Enum's value in place of the Enum."""
-    value = getattr(arguments, key)
-    if not value:
-        return None
-    if isinstance(value, Enum):
-        return value.value
-    return value
+    value = getattr(arguments, key) or None
+    return value.value if isinstance(value, Enum) else value
 
 
-def _check_schedule(grid: Grid, tuned: RecipeArguments, counterpart: RecipeArguments) -> None:
-    """Raises GridError where the tuning's schedule is not that of its counterpart among the reported runs."""
-    keys = ["warmup_steps", "lr_scheduler_type", "lr_scheduler_kwargs"]
-    if grid.branches is not None:
-        keys.append("max_steps")
+def _unsound(grid: Grid) -> str | None:
+    """What a tuning lacks to be sound; None where it lacks nothing."""
+    if len(grid.tuning.seeds) < 2:
+        return f"tuning.seeds: expected two seeds or more, got {grid.tuning.seeds}"
+    for lower, higher in pairwise(grid.learning_rates):
+        if higher > lower * MAX_FACTOR * (1 + 1e-9):
+            return f"learning_rates: expected a factor of 2 or less, got {lower:g} and {higher:g}"
+    tuned = run_arguments(grid, grid.shapes[0], "tune")
+    longest = run_arguments(grid, grid.shapes[0])
+    counterpart = run_arguments(grid, grid.shapes[0], branch=grid.tuning.tokens)
+    keys = ["warmup_steps", "lr_scheduler_type", "lr_scheduler_kwargs"] + ["max_steps"] * (grid.branches is not None)
     for key in keys:
-        here = _schedule_setting(tuned, key)
-        there = _schedule_setting(counterpart, key)
+        here, there = (_schedule_setting(arguments, key) for arguments in (tuned, counterpart))
         if here != there:
-            raise GridError(f"tuning.overrides: {key} is {here}, and {there} in the reported runs{UNLESS_STATED}")
+            return f"tuning.overrides: {key} is {here}, and {there} in the reported runs"
     if 0 < counterpart.warmup_steps < 1:
-        got = f"{counterpart.warmup_steps:g}"
-        raise GridError(f"warmup_steps: expected steps, the same in tuning, got {got}{UNLESS_STATED}")
-
-
-def _check_length(unit: str, tuned: RecipeArguments, longest: RecipeArguments) -> None:
-    """Raises GridError where the tuning is too short for the reported runs, or only one of them is in steps."""
+        return f"warmup_steps: expected steps, the same in tuning, got {counterpart.warmup_steps:g}"
     if (tuned.max_steps > 0) != (longest.max_steps > 0):
-        raise GridError(f"max_steps: expected in overrides and tuning.overrides, or in neither{UNLESS_STATED}")
-    short = getattr(tuned, unit)
-    long = getattr(longest, unit)
+        return "max_steps: expected in overrides and tuning.overrides, or in neither"
+    unit = "max_steps" if counterpart.max_steps > 0 else "num_train_epochs"
+    short, long = getattr(tuned, unit), getattr(longest, unit)
     if short < MIN_LENGTH * long:
         expected = f"a quarter or more of the {long:g} of the reported runs"
-        raise GridError(f"tuning.overrides: {unit}: expected {expected}, got {short:g}{UNLESS_STATED}")
+        return f"tuning.overrides: {unit}: expected {expected}, got {short:g}"
+    return None
 
 
 def check_tuning(grid: Grid) -> None:
@@ -60,20 +56,9 @@ def check_tuning(grid: Grid) -> None:
     """
     if grid.tuning is None or len(grid.learning_rates) == 1 or grid.unsound_tuning is not None:
         return
-    if len(grid.tuning.seeds) < 2:
-        raise GridError(f"tuning.seeds: expected two seeds or more, got {grid.tuning.seeds}{UNLESS_STATED}")
-    for lower, higher in pairwise(grid.learning_rates):
-        if higher > lower * MAX_FACTOR * (1 + 1e-9):
-            got = f"{lower:g} and {higher:g}"
-            raise GridError(f"learning_rates: expected a factor of 2 or less, got {got}{UNLESS_STATED}")
-    tuned = run_arguments(grid, grid.shapes[0], "tune")
-    longest = run_arguments(grid, grid.shapes[0])
-    counterpart = run_arguments(grid, grid.shapes[0], branch=grid.tuning.tokens)
-    _check_schedule(grid, tuned, counterpart)
-    unit = "num_train_epochs"
-    if counterpart.max_steps > 0:
-        unit = "max_steps"
-    _check_length(unit, tuned, longest)
+    reason = _unsound(grid)
+    if reason is not None:
+        raise GridError(f"{reason}; or say in unsound_tuning why the rates may not be the best")
 
 
 def check_grid_metric(grid: Grid) -> None:

@@ -36,7 +36,7 @@ from .run_settings import run_arguments
 from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, planned, sort_key
 from .simple_guesses import write_guesses
 from .soundness import check_grid, check_settings
-from .summary import summarise
+from .statistics import summarise
 from .summary_tables import show
 
 
@@ -333,7 +333,7 @@ def sweep(
                 print(f"no simple guesses: {error}", file=sys.stderr)
             results = load_results(grid)
     comparison = summarise(results)
-    write_json(grid.path("summary.json"), comparison.document())
-    show(comparison)
+    write_json(grid.path("summary.json"), comparison)
+    show(comparison, grid)
     finished = {run for run, row in results.rows.items() if row.has_finished}
     return summary or finished.issuperset(planned(grid, results.tuning.best))

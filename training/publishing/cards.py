@@ -13,7 +13,7 @@ from modeling_leaner.support.files import sha256, write_bytes
 
 from ..experiments.evidence import baseline_of, dataset_name
 from ..experiments.grid import is_folder_name
-from ..experiments.run_statistics import gain, row_error
+from ..experiments.statistics import gain, row_error
 from ..records import Cell, Evidence, Guess, PublishedResults, RunResults
 from ..records.results import LOCAL_FILES, RESULTS
 from ..running.card import TRAINING_FIGURE, run_card

@@ -19,8 +19,7 @@ from modeling_leaner.support.files import replace_files
 
 from ..experiments.evidence import PEERS
 from ..experiments.grid_results import load_folder
-from ..experiments.run_statistics import MAX_P, MIN_PAIRS
-from ..experiments.summary import summarise
+from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, summarise
 from ..records import PublishedResults
 from ..records.results import RESULTS
 from ..tasks.registry import TASKS
@@ -112,7 +111,7 @@ def read_grids(cards: Path) -> dict[str, GridSummary]:
     for path in sorted(cards.glob("grids/*/results.csv")):
         guesses = path.with_name("guesses.json")
         known = json.loads(guesses.read_text(encoding="utf-8")) if guesses.is_file() else []
-        summary = json.dumps(summarise(load_folder(path.parent)).document())  # as summary.json has it
+        summary = json.dumps(summarise(load_folder(path.parent)))  # as summary.json has it
         grids[path.parent.name] = GridSummary(path.parent.name, json.loads(summary), known)
     return grids
 
@@ -201,12 +200,6 @@ def tests(grids: Iterable[GridSummary]) -> pd.DataFrame:
     frame["corrected"] = holm(frame["p"])
     frame["opposite"] = holm(1 - frame["p"])
     return frame.sort_values("p")
-
-
-def holm(p: pd.Series) -> pd.Series:
-    """Holm's correction: the k-th smallest of n times n - k + 1, never below the one before, at most 1."""
-    ordered = p.sort_values()
-    return (ordered * range(len(p), 0, -1)).cummax().clip(upper=1)
 
 
 def tests_table(grids: Iterable[GridSummary]) -> str:

@@ -2,21 +2,17 @@
 
 # ruff: noqa: F401 (what is imported here is taken from here)
 
-from .base import Count, Duration, Record, checked, message_of
-from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
-from .guesses import Guess, RowError
+from .base import Count, Duration, Record, checked
+from .evidence import Cell, Evidence, Guess, RowError
 from .published import (
     Continuation,
     Continuations,
     CutParent,
     CutStep,
     PublishedResults,
-    PublishedTrain,
     SlimFile,
     Subset,
 )
-from .results import Chance, Environment, RunResults, Train, TrainingData
+from .results import Chance, Environment, RunResults, Train
 from .rows import ResultRow
-from .study import FigurePanel, Line
-from .summary import BranchCell, BudgetSummary, CellSummary, Contrast, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing

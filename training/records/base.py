@@ -46,13 +46,11 @@ class Record(BaseModel):
         """A value that has to be there reads as None where it is missing: the error then says what was expected."""
         if not isinstance(values, dict):
             return values
-        needed = {}
-        for name, field in cls.model_fields.items():
-            key = field.alias
-            if key is None:
-                key = name
-            if field.is_required() and type(None) not in get_args(field.annotation) and name not in values:
-                needed[key] = None
+        needed = {
+            field.alias or name: None
+            for name, field in cls.model_fields.items()
+            if field.is_required() and type(None) not in get_args(field.annotation) and name not in values
+        }
         return {**needed, **values}
 
     def document(self) -> dict[str, Any]:
@@ -63,17 +61,12 @@ class Record(BaseModel):
 def message_of(error: ValidationError, prefix: str = "") -> str:
     """One line for the first value that does not fit: its place, what it is, and what was expected."""
     first = error.errors()[0]
-    parts = [str(part) for part in first["loc"]]
-    if prefix:
-        parts.insert(0, prefix)
+    place = ".".join(map(str, ([prefix] if prefix else []) + [*first["loc"]]))
     if first["type"] == "value_error":
-        return ".".join([*parts, str(first["ctx"]["error"])])
-    place = ".".join(parts)
+        return f"{place}.{first['ctx']['error']}".removeprefix(".")
     if first["type"] == "missing":
         return f"{place} is missing"
     expected = EXPECTED.get(first["type"], first["msg"])
-    if first["type"] == "literal_error":
-        expected = first["ctx"]["expected"]
     if not place:
         return f"expected {expected}, got {first['input']!r:.100}"
     return f"{place} is {first['input']!r:.100}, expected {expected}"

@@ -1,48 +1,52 @@
-"""The evidence of a grid, as the results.json of a published folder holds it."""
+"""The evidence of a grid in the results.json of a published folder; guesses.json and row_errors.json of a grid.
 
-from typing import Annotated, Any, Self
+`training/experiments/evidence.py` writes it. What code reads is typed here; the other keys are kept as they are, with
+the statistics of `training/experiments/statistics.py` among them.
+"""
+
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from .base import Count, Duration, Record
-from .guesses import Guess, RowError
-from .summary import BudgetSummary, CellSummary, Reading
-from .timings import Latency
+from .base import Count, Record
 
 
-class Reference(Record):
-    """transformers' own model of the baseline's shape, tuned and trained alike."""
+class Guess(Record):
+    """What a simple guess that reads the input scores."""
 
-    learning_rate: float
-    n: Count
-    """Seeds that finished."""
-    mean: float
-    """Of the metric over the seeds."""
-    sd: float | None = None
-    """Over the seeds; None of one."""
+    name: str
+    value: float
+    """In the units of the grid's metric."""
+
+
+class RowError(Record):
+    """How much the choice of held-out rows moves the difference of a published shape from the baseline."""
+
+    shape: str
+    difference: float
+    """Shape minus baseline, one run each, in the metric's units."""
+    error: float
+    """Its standard error by the choice of rows, in the metric's units."""
 
 
 class CellScore(Record):
-    """The metric of one shape over the seeds."""
+    """One shape of a grid at one budget: its metric by seed."""
 
     shape: str
+    values: dict[str, float]
+
+
+class Cell(CellScore):
+    """One shape of a grid: its score over the seeds that finished, and its sizes."""
+
     learning_rate: float | None = None
     """The best of the tuning; None where none finished."""
     n: Count
-    """Seeds that finished."""
     mean: float | None = None
-    """Of the metric over the seeds."""
     sd: float | None = None
-    """Over the seeds; None of fewer than two."""
     chance: float | None = None
     """The metric of a guess that reads nothing, the mean over the seeds."""
-    values: dict[str, float]
-    """The metric by seed."""
-
-
-class Cell(CellSummary):
-    """One shape of a grid: its score, its comparison with the baseline, its sizes and its costs."""
-
+    parameters: Count | None = None
     layers: Count
     width: Count
     """Of the hidden states."""
@@ -51,74 +55,27 @@ class Cell(CellSummary):
     head_dim: Count
     mlp: Count
     """Width of the MLPs."""
-    length: Count
-    """Tokens of an input, of which FLOPs and times are."""
-    flops_forward: int | float
-    """Of the matrix products of a forward pass of one input."""
-    kv_bytes_per_token: Count | None = None
-    """Of a cache in bfloat16."""
-    values: dict[str, float]
-    """The metric by seed."""
-    peak_memory_bytes: Count | None = None
-    """The most that a training held, the largest of the seeds."""
-    jobs: list[int]
-    """How many runs shared the machine."""
-    latency: Latency | None
-    """None where it was not measured."""
-    start: str | None = None
-    """In a grid of cuts, the weights that its runs started with, in words; None in other grids."""
 
     @property
     def heads_text(self) -> str:
         """`6`, or `12/5/4/3` where layers differ."""
-        if isinstance(self.heads, int):
-            return str(self.heads)
-        return "/".join(map(str, self.heads))
-
-    @property
-    def milliseconds(self) -> float | None:
-        """Of the inference of one input; None where it was not measured."""
-        if self.latency is None:
-            return None
-        return self.latency.one.seconds * 1e3
+        return str(self.heads) if isinstance(self.heads, int) else "/".join(map(str, self.heads))
 
 
-class FineTuned(Record):
-    """A grid that started from another grid's weights."""
+class Budget(Record):
+    """All shapes at one budget: a point of every curve."""
 
-    grid: str
-    metric: str | None
-    """None while no run has finished, as is the next one."""
-    higher_is_better: bool | None
-    published: bool
-    """Whether weights of it are published."""
-    start_seed: Count | None = None
-    """The seed whose weights all runs started from; None where it is each run's own."""
-    guess: float | None = None
-    """The best simple guess, in the metric's units."""
-    learned: bool | None = None
-    """Whether the baseline clearly beats it."""
-    cells: list[CellScore]
+    branch: Count
+    """In tokens."""
+    shapes: list[CellScore]
 
-
-class TuningSettings(Record):
-    """How learning rates were chosen."""
-
-    seeds: list[int] | None = None
-    seed: Count | None = None
-    """In place of `seeds`, on cards from before there could be several."""
-    holdout: Count
-    """Rows of the training split that the choice was made on."""
-    extend: Count | None = None
-    """How often the rates could grow at either edge."""
-    overrides: dict[str, Any] | None = None
-    """Settings of the tuning runs."""
-    tokens: Count | None = None
-    """The branch that was tuned; None without branches."""
+    def cell(self, shape: str) -> CellScore:
+        """The runs of a shape."""
+        return next(cell for cell in self.shapes if cell.shape == shape)
 
 
 class Evidence(Record):
-    """What a grid says of its cells, as the results.json of a published folder holds it."""
+    """What a grid says of its cells."""
 
     grid: str
     """The name of its folder."""
@@ -126,25 +83,8 @@ class Evidence(Record):
     baseline: str
     """The shape that the others are compared with."""
     seeds: list[int] = Field(min_length=1)
-    planned: Count | None = None
-    """Runs to report once all have run."""
-    learning_rates: list[float]
-    """All that were tried."""
-    tuning: TuningSettings | None = None
     unsound_tuning: str | None = None
     """Why the learning rates may not be the best; None where the tuning is sound."""
-    overrides: dict[str, Any] | None = None
-    """Settings of every run beside the recipe's."""
-    start_from: str | None = None
-    """The name of the grid whose weights the runs started from."""
-    start_seed: Count | None = None
-    """The seed there whose weights all runs started from; None where it is each run's own."""
-    beside: "Evidence | None" = None
-    """Of the grid whose cells a card shows too."""
-    fine_tuned: list[FineTuned]
-    """The grids that started from this one's weights."""
-    margin: float | None = None
-    """Of the test of non-inferiority, in the metric's units."""
     data: str | None = None
     """What the rows are, in words."""
     data_files: str | None = None
@@ -156,54 +96,17 @@ class Evidence(Record):
     higher_is_better: bool | None
     cells: list[Cell] = Field(min_length=1)
     """Of a grid with branches at its longest one."""
-    curves: Annotated[list[BudgetSummary], Field(min_length=1)] | None = None
+    curves: list[Budget] | None = None
     """Of every branch, the shortest first; None of a grid without branches."""
-    readings: list[Reading] | None = None
-    """The grid's contrasts at equal cost; None without branches or without contrasts."""
-    reference: Reference | None = None
+    fine_tuned: list[dict[str, Any]] = []
+    """The grids that started from this one's weights."""
     guesses: list[Guess] | None = None
     """Simple guesses that read the input; None where none was fitted."""
     row_errors: list[RowError] | None = None
-    runs: Count
-    """That have ended."""
-    failed: Count
-    """Those of them that failed."""
-    failures: Count
-    """Attempts that failed and were repeated."""
-    hours: Duration
-    """Of all finished runs together."""
-    processor: list[str]
-    """The machines of the runs."""
-    latency_on: str | None = None
-    """The machine on which inference was timed."""
-    software: dict[str, list[str]]
-    """The versions of each package that runs were made with."""
-    commits: list[str]
-    """Of this project, that runs were made with."""
-
-    @property
-    def longest(self) -> BudgetSummary:
-        """The shapes at the longest budget, of a grid with branches."""
-        return self.curves[-1]
 
     @model_validator(mode="after")
     def _has_baseline(self) -> Self:
         shapes = [cell.shape for cell in self.cells]
         if self.baseline not in shapes:
             raise ValueError(f"baseline is {self.baseline!r}, expected one of {shapes}")
-        return self
-
-    @model_validator(mode="after")
-    def _has_the_same_at_every_branch(self) -> Self:
-        shapes = [cell.shape for cell in self.cells]
-        pairs = None
-        for place, curve in enumerate(self.curves or []):
-            found = [cell.shape for cell in curve.shapes]
-            if found != shapes:
-                raise ValueError(f"curves.{place}.shapes are {found}, expected {shapes} as in cells")
-            contrasts = [(contrast.shape, contrast.minus) for contrast in curve.contrasts]
-            if pairs is None:
-                pairs = contrasts
-            if contrasts != pairs or not {shape for pair in contrasts for shape in pair} <= set(shapes):
-                raise ValueError(f"curves.{place}.contrasts are of {contrasts}, expected the same pairs of {shapes}")
         return self

@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from .base import Count, Duration, Record, Sha256
+from .base import Count, Record, Sha256
 from .evidence import Evidence
-from .results import PUBLISHED, RunResults, Train
+from .results import PUBLISHED, RunResults
 
 
 OWN_GRIDS = f"{PUBLISHED}grids"  # the rows of this project's grids
@@ -98,19 +98,11 @@ class PublishedBranch(Record):
     """Of its model.safetensors; only that of the longest budget is published. None where they were not kept."""
 
 
-class PublishedTrain(Train):
-    """How the training of a published model went."""
-
-    epochs: Duration
-    """Passes over the training rows."""
-
-
 class PublishedResults(RunResults):
     """results.json of a published folder: its run's, the evidence of the grid, and what a verification compares."""
 
     data_sha256: str
     """Of what the evaluation rows hold."""
-    train: PublishedTrain
     name: str
     """Of the folder, and of the repository on the Hub."""
     cell: str

@@ -10,7 +10,7 @@ PUBLISHED = "model_cards/"  # where published folders lie
 
 
 class Environment(Record):
-    """The machine and the software of a run."""
+    """The machine and the software of a run, as `running/environment.py` has them, versions of packages among them."""
 
     python: str
     """Version."""
@@ -22,22 +22,6 @@ class Environment(Record):
     """Threads of PyTorch."""
     device: str
     """What the run used: the names of its GPUs, mps or cpu."""
-    huge_pages: bool | None = None
-    """Whether PyTorch asked Linux for them, by THP_MEM_ALLOC_ENABLE=1."""
-    keeps_freed_memory: bool | None = None
-    """Whether this package told glibc to; false, too, where the environment says what glibc is to keep."""
-    modeling_leaner: str | None = None
-    """Version, as are those of the packages below."""
-    torch: str | None = None
-    transformers: str | None = None
-    accelerate: str | None = None
-    datasets: str | None = None
-    tokenizers: str | None = None
-    safetensors: str | None = None
-    huggingface_hub: str | None = None
-    numpy: str | None = None
-    git_commit: str | None = None
-    """Of the clone, with -dirty where files differed from it; None outside a clone."""
 
 
 class Chance(Record):
@@ -46,17 +30,6 @@ class Chance(Record):
     name: str | None = None
     value: float | None = None
     """In the units of the main metric."""
-
-
-class TrainingData(Record):
-    """The rows that a run was trained on."""
-
-    rows: Count | None = None
-    """How many; None of a stream."""
-    sha256: str | None = None
-    """Of what they hold."""
-    local: bool | None = None
-    """Whether they came from files of the machine rather than from the Hub."""
 
 
 class Train(Record):
@@ -127,9 +100,8 @@ class RunResults(Record):
     """None where the task has no such guess."""
     parameters: Count
     """Of the model with its head."""
-    training_data: TrainingData | None = None
-    classes_never_seen: list[Any] | None = None
-    """Classes that are in no training row."""
+    training_data: dict[str, Any] | None = None
+    """How many rows there were, None of a stream, the SHA-256 of what they hold, and whether they were local files."""
     condition: dict[str, list[float | None]] | None = None
     """κ of the head outputs by layer, at the `start` and at the `end` of the training; None in place of infinity."""
     recipe: dict[str, Any]

@@ -1,0 +1,365 @@
+"""What the rows of a grid say: by scipy and by hand; a sound tuning, contrasts fixed beforehand, failures counted."""
+
+import json
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from command import leaner
+from modeling_leaner.training import train
+from modeling_leaner.training.experiments import statistics
+from modeling_leaner.training.experiments.grid import GridError, check_unchanged, load_grid, write_grid
+from modeling_leaner.training.experiments.grid_results import GridResults, tune
+from modeling_leaner.training.experiments.rows import RowsByRun, Run
+from modeling_leaner.training.experiments.soundness import check_tuning
+from modeling_leaner.training.experiments.summary_tables import show
+from modeling_leaner.training.records import ResultRow
+from modeling_leaner.training.running import results
+from scipy import stats
+from training_data import labelled, write_shape
+
+from modeling_leaner import LeanBERTForSequenceClassification
+from modeling_leaner.conditioning import head_condition_numbers
+
+
+BASE, LEAN, SHALLOW = "bert/mini", "bert/lean-mini", "bert/shallow-mini"
+SOUND = {
+    "recipe": "listops-short",
+    "shapes": [BASE, SHALLOW, LEAN],
+    "baseline": BASE,
+    "seeds": [1, 2, 3, 4],
+    "learning_rates": [5e-4, 1e-3],
+    "tuning": {"seeds": [0, 9], "holdout": 50, "extend": 0, "overrides": {"max_steps": 100}},
+    "overrides": {"max_steps": 400, "warmup_steps": 40},
+}
+ONE_RATE = {"tuning": None, "learning_rates": [1e-3]}
+
+
+def grid_of(folder: Path, **changes):
+    """The grid with some keys replaced; None takes a key out."""
+    values = {**SOUND, "output_dir": str(folder), **changes}
+    text = yaml.safe_dump({key: value for key, value in values.items() if value is not None})
+    (folder / "my.yaml").write_text(text)
+    return load_grid(folder / "my.yaml")
+
+
+def summarised(grid, rows):
+    return statistics.summarise(GridResults(grid, rows))
+
+
+def cells(grid, rows):
+    return {cell["shape"]: cell for cell in summarised(grid, rows)["shapes"]}
+
+
+def row(value: float | None, run: Run | None = None, **changes) -> ResultRow:
+    known = {"status": "failed"} if value is None else {"status": "finished", "metric": "accuracy", "value": value}
+    shared = {"higher_is_better": 1, "chance": 0.15, "rows": 400}
+    return ResultRow.from_cells({**(run._asdict() if run else {}), **known, **shared, **changes})
+
+
+def tuned(values: dict[tuple[str, float], list[float | None]]) -> RowsByRun:
+    """Rows of the tuning seeds 0 and 9."""
+    found = [(Run("tune", shape, seed, rate), value) for (shape, rate), pair in values.items()
+             for seed, value in zip((0, 9), pair)]  # fmt: skip
+    return {run: row(value, run) for run, value in found}
+
+
+def reported(values: dict[str, list[float | None]], rate: float = 1e-3) -> RowsByRun:
+    found = [(Run("report", shape, seed, rate), value) for shape, each in values.items()
+             for seed, value in enumerate(each, 1)]  # fmt: skip
+    return {run: row(value, run) for run, value in found}
+
+
+# Pairs
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_pairs_by_scipy(higher_is_better):
+    random = np.random.default_rng(0)
+    base = random.normal(0.8, 0.02, 8)
+    values = base + random.normal(-0.004, 0.006, 8)
+    found = statistics.paired_statistics(values, base, 0.01, higher_is_better)
+    expected = stats.ttest_rel(values, base)
+    assert found["pairs"] == 8 and found["difference"] == pytest.approx((values - base).mean())
+    assert found["p"] == pytest.approx(expected.pvalue, rel=1e-9)
+    assert found["interval"] == pytest.approx([*expected.confidence_interval(0.95)], rel=1e-9)
+    loss = base - values if higher_is_better else values - base
+    by_scipy = stats.ttest_1samp(loss, 0.01, alternative="less").pvalue
+    assert found["p_non_inferiority"] == pytest.approx(by_scipy, rel=1e-9)
+
+
+@pytest.mark.parametrize("shift, p, p_non_inferiority", [(0.0, 1, 0), (-0.02, 0, 1), (-0.005, 0, 0)])
+def test_differences_without_spread(shift, p, p_non_inferiority):
+    base = [0.7, 0.1, 90.0, 3.3]  # their differences differ by rounding
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = statistics.paired_statistics([value + shift for value in base], base, 0.01)
+    assert (found["p"], found["p_non_inferiority"]) == pytest.approx((p, p_non_inferiority), abs=1e-6)
+    assert found["interval"] == pytest.approx([shift, shift], abs=1e-9)
+
+
+def test_few_pairs():
+    nothing = {"interval": None, "p": None, "p_non_inferiority": None}
+    assert statistics.paired_statistics([], [], 0.1) == {"pairs": 0, "difference": None, **nothing}
+    assert statistics.paired_statistics([2.0], [1.0], 0.1) == {"pairs": 1, "difference": 1.0, **nothing}
+
+
+@pytest.mark.parametrize(
+    "pairs, seeds, p, margin, expected",
+    [
+        (7, 7, 0.0099, 0.01, "non-inferior before correction (margin 0.01)"),
+        (7, 7, 0.01, 0.01, "undecided"),
+        (6, 6, 0.0001, 0.01, "undecided"),
+        (7, 8, 0.0001, 0.01, "undecided"),  # a seed is missing
+        (9, 9, None, None, "undecided"),
+        (7, 7, 0.9901, 0.01, "worse before correction (margin 0.01)"),
+    ],
+)
+def test_verdict(pairs, seeds, p, margin, expected):
+    compared = {"pairs": pairs, "p_non_inferiority": p}
+    assert statistics.verdict(compared, margin, seeds, True) == expected
+    assert statistics.verdict(compared, margin, seeds, False) == "no verdict"
+    assert statistics.verdict(compared, margin, seeds, None) == "undecided"
+
+
+LOSS = {"metric": "loss", "higher_is_better": 0, "chance": 6.0}
+MATTHEWS = {"metric": "matthews_correlation", "chance": 0.0, "rows": 1043}
+
+
+@pytest.mark.parametrize(
+    "values, changes, guess, expected",
+    [
+        ([0.5, 0.52], {}, None, True),
+        ([0.15, 0.16], {"chance": 0.1, "rows": 100}, None, False),  # within three binomial standard errors
+        ([0.15, 0.16], {"chance": 0.1, "rows": 10_000}, None, True),
+        ([0.1, 0.9], {"rows": 10_000}, None, False),  # the seeds disagree
+        ([0.062, 0.064], MATTHEWS, None, False),  # 1/√1042 is 0.031
+        ([0.12, 0.13], MATTHEWS, None, True),
+        ([5.0, 5.1], LOSS, None, True),
+        ([6.2, 6.3], LOSS, None, False),
+        ([5.99], LOSS, None, None),
+        ([6.1], LOSS, None, False),
+        ([0.5], {"chance": None}, None, None),
+        ([0.5, 0.52], {"rows": 100}, 0.45, False),  # the best of guesses must be beaten
+        ([0.5, 0.52], {"rows": 100}, 0.05, True),
+        ([5.0, 5.1], LOSS, 4.8, False),
+        ([0.5, 0.52], {"chance": None}, 0.2, True),
+    ],
+)
+def test_what_counts_as_learned(values, changes, guess, expected):
+    assert statistics.learned(statistics.frame([row(value, **changes) for value in values]), guess) is expected
+
+
+# The tuning
+
+
+def test_the_best_rate_is_that_of_the_mean_over_the_tuning_seeds(tmp_path, capsys):
+    """One seed would have chosen otherwise; a lead within what seeds differ by is a tie, a clear one is none."""
+    grid = grid_of(tmp_path)
+    rows = tuned({(BASE, 5e-4): [0.50, 0.20], (BASE, 1e-3): [0.40, 0.38],
+                  (SHALLOW, 5e-4): [0.30, 0.31], (SHALLOW, 1e-3): [0.40, 0.42],
+                  (LEAN, 5e-4): [0.40, 0.41], (LEAN, 1e-3): [0.40, 0.42]})  # fmt: skip
+    choices = tune(grid, rows).choices
+    assert choices[BASE] == (1e-3, pytest.approx(0.04), pytest.approx(0.30)) and choices[BASE].tie
+    assert choices[SHALLOW] == (1e-3, pytest.approx(0.105), pytest.approx(0.02)) and not choices[SHALLOW].tie
+    found = cells(grid, rows)
+    assert (found[LEAN]["tuning_lead"], found[LEAN]["tuning_spread"]) == pytest.approx((0.005, 0.02))
+    assert found[LEAN]["notes"][-1].startswith("tie") and not any("tie" in note for note in found[SHALLOW]["notes"])
+    show(summarised(grid, rows), grid)
+    assert f"{LEAN}: learning rate 0.001 leads by 0.0050" in capsys.readouterr().out
+
+
+def test_what_the_choice_needs(tmp_path):
+    """Every seed of a rate; of equal means the lower loss, then the lower rate; one seed has no spread."""
+    grid = grid_of(tmp_path, shapes=[BASE])
+    rows = tuned({(BASE, 5e-4): [0.3, 0.3], (BASE, 1e-3): [0.9, None]})
+    assert tune(grid, rows).choices[BASE] == (5e-4, None, None) and not tune(grid, rows).choices[BASE].tie
+    assert [run.seed for run in tune(grid, {}).due] == [0, 9, 0, 9]
+    equal = tuned({(BASE, 5e-4): [0.3, 0.3], (BASE, 1e-3): [0.3, 0.3]})
+    assert tune(grid, equal).best[BASE] == 5e-4
+    for run in equal:
+        equal[run].eval_loss = 1 / run.learning_rate
+    assert tune(grid, equal).best[BASE] == 1e-3
+    alone = grid_of(tmp_path, shapes=[BASE], tuning={**SOUND["tuning"], "seeds": [9]}, unsound_tuning="one seed")
+    assert tune(alone, equal).choices[BASE] == (1e-3, 0.0, None)
+
+
+EPOCHS = {"num_train_epochs": 2, "warmup_steps": 9}
+
+
+def tuning_of(**overrides):
+    return {"seeds": [0, 9], "holdout": 5, "overrides": {"max_steps": 100, **overrides}}
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({}, None),
+        ({"tuning": {**SOUND["tuning"], "seeds": [0]}}, "tuning.seeds: expected two seeds or more, got [0]"),
+        (
+            {"learning_rates": [5e-4, 1e-3, 3e-3]},
+            "learning_rates: expected a factor of 2 or less, got 0.001 and 0.003",
+        ),
+        ({"learning_rates": [1e-4, 2e-4, 4e-4]}, None),
+        (
+            {"tuning": tuning_of(max_steps=99)},
+            "tuning.overrides: max_steps: expected a quarter or more of the 400 of the reported runs, got 99",
+        ),
+        ({"overrides": {"max_steps": 400}}, "warmup_steps: expected steps, the same in tuning, got 0.1"),
+        ({"overrides": {"max_steps": 400, "warmup_steps": 0}}, None),
+        (
+            {"tuning": tuning_of(warmup_steps=10)},
+            "tuning.overrides: warmup_steps is 10.0, and 40.0 in the reported runs",
+        ),
+        (
+            {"tuning": tuning_of(lr_scheduler_type="linear")},
+            "tuning.overrides: lr_scheduler_type is linear, and cosine in the reported runs",
+        ),
+        ({"overrides": EPOCHS}, "max_steps: expected in overrides and tuning.overrides, or in neither"),
+        ({"overrides": EPOCHS, "tuning": tuning_of(max_steps=-1, num_train_epochs=0.5)}, None),
+        ({"learning_rates": [1e-3], "tuning": None, "overrides": None}, None),
+        ({"tuning": {"seed": 0, "holdout": 5}, "unsound_tuning": "it was so"}, None),
+    ],
+)
+def test_an_unsound_tuning_is_refused(tmp_path, changes, message):
+    grid = grid_of(tmp_path, **changes)
+    if message is None:
+        check_tuning(grid)
+        return
+    with pytest.raises(GridError) as error:
+        check_tuning(grid)
+    assert str(error.value) == f"{message}; or say in unsound_tuning why the rates may not be the best"
+
+
+@pytest.mark.parametrize("words", [[], ["--summary"]])
+def test_the_sweep_refuses_it(tmp_path, words):
+    grid_of(tmp_path, learning_rates=[1e-3, 4e-3])
+    with pytest.raises(SystemExit, match="learning_rates: expected a factor of 2 or less"):
+        leaner("sweep", tmp_path / "my.yaml", *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
+
+
+def test_the_reason_may_be_added_to_a_grid_that_has_run(tmp_path):
+    """And one that is left out takes nothing from the rows."""
+    changes = {"tuning": {"seed": 0, "holdout": 5}}
+    before, now = grid_of(tmp_path, **changes), grid_of(tmp_path, **changes, unsound_tuning="one seed")
+    write_grid(before)
+    rows = reported({BASE: [0.5]})
+    check_unchanged(now, rows.values())
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**SOUND, **changes}))  # as it was written by earlier releases
+    check_unchanged(now, rows.values())
+
+
+# What the rows say
+
+
+def test_contrasts_by_scipy(tmp_path, capsys):
+    """Each paired, over the seeds that both have; p corrected together by Holm; the error by rows beside them."""
+    pairs = [[LEAN, SHALLOW], [LEAN, BASE], [SHALLOW, BASE]]
+    grid = grid_of(tmp_path, contrasts=pairs, **ONE_RATE)
+    values = {BASE: [0.40, 0.42, 0.43, 0.39], SHALLOW: [0.41, 0.44, 0.43, None], LEAN: [0.45, 0.46, 0.48, 0.47]}
+    found = summarised(grid, reported(values))
+    first, second, third = found["contrasts"]
+    assert [[each["shape"], each["minus"]] for each in found["contrasts"]] == pairs
+    assert (first["pairs"], second["pairs"], third["pairs"]) == (3, 4, 3)
+    expected = stats.ttest_rel(values[LEAN][:3], values[SHALLOW][:3])
+    assert first["p"] == pytest.approx(expected.pvalue)
+    assert first["interval"] == pytest.approx([*expected.confidence_interval()])
+    raw = [stats.ttest_rel(values[a][:n], values[b][:n]).pvalue for (a, b), n in zip(pairs, (3, 4, 3))]
+    low, middle, high = sorted(raw)
+    steps = [3 * low, max(3 * low, 2 * middle), max(3 * low, 2 * middle, high)]
+    corrected = [each["p_corrected"] for each in found["contrasts"]]
+    assert corrected == pytest.approx([steps[sorted(raw).index(p)] for p in raw])
+    means = [sum(values[shape][:3]) / 3 for shape in (LEAN, SHALLOW)]
+    assert first["row_error"] == pytest.approx(sum(mean * (1 - mean) / 400 for mean in means) ** 0.5)
+    show(found, grid)
+    said = capsys.readouterr().out
+    assert f"{LEAN} − {SHALLOW}: +0.0367" in said and json.loads(said.splitlines()[-1]) == json.loads(
+        json.dumps(found)
+    )
+
+
+def test_contrasts_of_few_runs(tmp_path, capsys):
+    """What was fixed beforehand is corrected together, also what has not run."""
+    grid = grid_of(tmp_path, contrasts=[[LEAN, BASE], [SHALLOW, BASE]], **ONE_RATE)
+    found = summarised(grid, reported({BASE: [0.4, 0.5], LEAN: [0.3]}))
+    show(found, grid)
+    assert f"{SHALLOW} − {BASE}: –" in capsys.readouterr().out
+    one, none = found["contrasts"]
+    assert (one["pairs"], one["p"], one["p_corrected"]) == (1, None, None)
+    assert (none["pairs"], none["difference"], none["row_error"]) == (0, None, None)
+    one, none = summarised(grid, reported({BASE: [0.40, 0.41, 0.43], LEAN: [0.45, 0.47, 0.48]}))["contrasts"]
+    assert one["p_corrected"] == pytest.approx(2 * one["p"]) and none["p_corrected"] is None
+
+
+def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
+    """A failure is a run that broke off, or one worse than the best simple guess; without guesses, than `chance`."""
+    grid = grid_of(tmp_path, **ONE_RATE)
+    rows = reported({BASE: [0.40, 0.10, 0.376, 0.377], SHALLOW: [0.4, None, 0.5, 0.6], LEAN: [0.45] * 4})
+
+    def rates():
+        found = cells(grid, rows)
+        return [found[shape]["failure_rate"] for shape in (BASE, SHALLOW, LEAN)]
+
+    assert rates() == [0.25, 0.25, 0.0]
+    guesses = tmp_path / "guesses.json"
+    guesses.write_text('[{"name": "a", "value": 0.2}, {"name": "bag of tokens", "value": 0.377}]')
+    assert rates() == [0.5, 0.25, 0.0]
+    base = cells(grid, rows)[BASE]
+    assert base["median"] == pytest.approx(0.3765) and base["mean"] == pytest.approx(0.31325)
+    guesses.write_text("{}")
+    with pytest.raises(ValueError, match="guesses.json: expected a list of name and value"):
+        cells(grid, rows)
+    guesses.unlink()
+    for each in rows.values():
+        each.chance = None
+    assert rates()[0] is None
+    lower = statistics.frame([row(6.4, **LOSS | {"chance": 6.5}), row(6.6, **LOSS | {"chance": 6.5})])
+    assert statistics.failure_rate(lower, 0, None) == 0.5 and statistics.failure_rate(lower.head(0), 0, 0.2) is None
+
+
+def test_an_unknown_condition_number_leaves_the_mean_unknown(tmp_path):
+    grid = grid_of(tmp_path, **ONE_RATE)
+    rows = reported({BASE: [0.4, 0.5], LEAN: [0.4, 0.5]})
+    for each, known in zip(rows.values(), (4.0, 9.0, 4.0, math.inf)):
+        each.kappa_end = ResultRow.from_cells({"kappa_end": known}).kappa_end
+    found = cells(grid, rows)
+    assert found[BASE]["kappa_end"] == pytest.approx(6) and found[LEAN]["kappa_end"] is None
+
+
+def test_holm_by_hand():
+    """n, n - 1, ... times the p values in their order, never falling."""
+    corrected = statistics.holm(pd.Series([0.04, 0.01, 0.03, 0.9]))
+    assert corrected.sort_index().tolist() == pytest.approx([0.09, 0.04, 0.09, 0.9])
+    assert statistics.holm(pd.Series([], dtype=float)).empty
+
+
+# κ
+
+
+def test_conditioning_is_not_of_the_rounding_of_bfloat16(tmp_path, monkeypatch):
+    """κ after a bfloat16 training is that of the saved float32 weights, without autocast."""
+    seen = []
+
+    def kept(model, **inputs):
+        seen.append((inputs, head_condition_numbers(model, **inputs)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(results, "head_condition_numbers", kept)
+    labelled(64, 0, ("sentence",), 2).to_parquet(tmp_path / "train.parquet")
+    words = f"""--task sequence-classification --tokenizer wordpiece --shape {write_shape("bert", tmp_path)}
+    --data_files train={tmp_path / "train.parquet"} --holdout 16 --max_steps 3 --per_device_train_batch_size 8
+    --learning_rate 1e-2 --eval_strategy no --save_strategy no --output_dir {tmp_path / "run"} --hardware cpu
+    --attn_implementation eager --disable_tqdm true --preprocessing_workers 1 --bf16 true"""
+    train.main(words.split())
+    found = json.loads((tmp_path / "run" / "results.json").read_text())["condition"]
+    model = LeanBERTForSequenceClassification.from_pretrained(tmp_path / "run", attn_implementation="eager")
+    assert found["end"] == pytest.approx(head_condition_numbers(model, **seen[-1][0]), rel=1e-3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = head_condition_numbers(model, **seen[-1][0])
+    assert found["end"] != pytest.approx(rounded, rel=1e-2) and found["start"] == pytest.approx(seen[0][1])

@@ -1,0 +1,368 @@
+"""What a grid's rows say, as summary.json has it: means, paired differences, whether the runs learned, verdicts.
+
+The runs of two shapes are compared pair by pair of a seed. Of two shapes on several branches there is also the
+difference at equal tokens, equal FLOPs and equal seconds: the first shape is read at the end of its branches, the
+second at the same cost, on a straight line over the logarithm of the cost between two of its own branches. Seconds are
+those of `step_time.py`, times the steps: what the runs took depends on what ran beside them.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from ..records import ResultRow
+from ..records.rows import CELL_TYPES, COLUMNS
+from .grid_results import GridResults, Tuning, gain
+from .guess_files import best_guess
+from .rows import reported
+
+
+# Of "no loss of quality", which model_cards/README.md decides over all grids:
+MIN_PAIRS = 7
+MAX_P = 0.01
+COSTS = {"tokens": "tokens", "FLOPs": "training_flops", "seconds": "step_seconds"}  # what is equal → its column
+DTYPES = {int: "Int64", float: "float64", bool: "boolean", str: "object"}
+
+Summary = dict[str, Any]
+
+
+def frame(rows: Iterable[ResultRow]) -> pd.DataFrame:
+    """The rows as a table with the columns of results.csv."""
+    table = pd.DataFrame([vars(row) for row in rows], columns=COLUMNS, dtype=object)
+    dtypes = {column: DTYPES[kind] for column, kind in CELL_TYPES.items()}
+    return table.astype(dtypes | {"training_flops": "object"})  # beyond 64 bits
+
+
+def number(value: Any) -> Any:
+    """A plain number of Python; None for NaN, which is unknown."""
+    if pd.isna(value):
+        return None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def holm(p: pd.Series) -> pd.Series:
+    """Holm's correction: the k-th smallest of n times n - k + 1, never below the one before, at most 1."""
+    ordered = p.sort_values()
+    return (ordered * np.arange(len(p), 0, -1)).cummax().clip(upper=1)
+
+
+def paired_statistics(
+    values: Sequence[float], others: Sequence[float], margin: float | None = None, higher_is_better: bool = True
+) -> Summary:
+    """t statistics of values − others, pair by pair, in the metric's units.
+
+    `interval` is the 95 % interval of the mean difference, `p` two-sided, of no difference, and `p_non_inferiority`
+    one-sided, of a loss of at least the margin. What needs more pairs, or a margin, is None.
+    """
+    found = dict.fromkeys(("pairs", "difference", "interval", "p", "p_non_inferiority"))
+    differences = np.subtract(values, others)
+    found["pairs"] = len(differences)
+    if len(differences) == 0:
+        return found
+    mean = float(differences.mean())
+    found["difference"] = mean
+    if len(differences) == 1:
+        return found
+    rounding = 1e-12 * np.abs([values, others]).max()  # where all differences are the same
+    t = stats.t(len(differences) - 1, scale=max(stats.sem(differences), rounding, 1e-300))
+    found["interval"] = [mean + float(limit) for limit in t.ppf([0.025, 0.975])]
+    found["p"] = 2 * float(t.sf(abs(mean)))
+    if margin is not None:
+        found["p_non_inferiority"] = float(t.sf(gain(mean, higher_is_better) + margin))
+    return found
+
+
+def verdict(compared: Summary, margin: float | None, seeds: int, baseline_learned: bool | None) -> str:
+    """What paired statistics prove: that the baseline has not learned, non-inferiority, its opposite, or nothing.
+
+    Nothing is proven while a seed is missing or has failed, since its loss is unknown, nor where it is unknown whether
+    the baseline has learned.
+    """
+    if baseline_learned is False:
+        return "no verdict"
+    if baseline_learned is None or margin is None or not MIN_PAIRS <= compared["pairs"] == seeds:
+        return "undecided"
+    if compared["p_non_inferiority"] < MAX_P:
+        return f"non-inferior before correction (margin {margin:g})"
+    if 1 - compared["p_non_inferiority"] < MAX_P:
+        return f"worse before correction (margin {margin:g})"
+    return "undecided"
+
+
+def row_error(metric: str, value: float, rows: int) -> float | None:
+    """Standard error of a metric by the choice of so many rows; None where it has no simple formula.
+
+    It is binomial for accuracy, and for F1 as if that were an accuracy. For a correlation r, Matthews' included, it is
+    (1 − r²)/√(rows − 1), the usual form for many rows.
+    """
+    if metric in ("accuracy", "f1"):
+        share = min(max(value, 0.0), 1.0)
+        return math.sqrt(share * (1 - share) / rows)
+    if metric in ("matthews_correlation", "pearson", "spearman"):
+        return (1 - value**2) / math.sqrt(max(rows - 1, 1))
+    return None
+
+
+def _row_error_of(runs: pd.DataFrame) -> float | None:
+    """`row_error` of the mean of some runs, which were evaluated on the same rows; None without any."""
+    rows = number(runs["rows"].max())
+    return row_error(runs["metric"].iloc[0], runs["value"].mean(), rows) if rows else None
+
+
+def learned(runs: pd.DataFrame, guess: float | None = None) -> bool | None:
+    """Whether finished runs of one cell are better than guessing by three standard errors; None where that is unknown.
+
+    The runs have to beat the better of `guess`, the best of the guesses that read the input, and the rows' `chance`,
+    that of a guess that reads nothing. The standard error is the larger one of that over the seeds and that by the
+    choice of rows (`row_error`). A single run of a metric without a `row_error` has neither: the answer is False if it
+    is no better than the guess, else None.
+    """
+    if runs.empty:
+        return None
+    higher_is_better = bool(runs["higher_is_better"].iloc[0])
+    to_beat = best_guess([guess, *runs["chance"].dropna()], higher_is_better)
+    if to_beat is None:
+        return None
+    advantage = gain(runs["value"].mean() - to_beat, higher_is_better)
+    errors = [error for error in (number(runs["value"].sem()), _row_error_of(runs)) if error is not None]
+    if errors:
+        return bool(advantage > 3 * max(errors))
+    return None if advantage > 0 else False
+
+
+def failure_rate(runs: pd.DataFrame, failed: int, guess: float | None) -> float | None:
+    """The share of runs that failed or end worse than the guess, without one than each row's own `chance`; None where
+    that is unknown."""
+    target = runs["chance"] if guess is None else guess
+    worse = gain(runs["value"] - target, bool(runs["higher_is_better"].any()))
+    if len(runs) + failed == 0 or worse.isna().any():
+        return None
+    return (failed + int((worse < 0).sum())) / (len(runs) + failed)
+
+
+def reported_rows(results: GridResults, branch: int | None = None) -> pd.DataFrame:
+    """The reported runs at the best rates that have ended, shape by shape; by default those of the longest branch.
+
+    A branch that could not begin, since its trunk had failed before, has failed.
+    """
+    grid = results.grid
+    best = results.tuning.best
+    ended = []
+    for shape in grid.shapes:
+        for seed in grid.seeds_for(shape):
+            run = reported(grid, shape, seed, best[shape], branch)
+            row = results.rows.get(run, results.rows.get(run.trunk))
+            if row is not None and (row.phase == "report" or row.has_failed):
+                ended.append(row)
+    return frame(ended)
+
+
+class Cells:
+    """The reported runs of a grid at one budget, compared shape by shape."""
+
+    def __init__(self, results: GridResults, branch: int | None = None):
+        self.grid = results.grid
+        ended = reported_rows(results, branch)
+        self.finished = ended[ended["status"] == "finished"]
+        self.failed = ended[ended["status"] == "failed"]
+        self.higher_is_better = bool(self.finished["higher_is_better"].any())
+
+    def runs(self, shape: str) -> pd.DataFrame:
+        """The finished runs of a shape."""
+        return self.finished[self.finished["shape"] == shape]
+
+    def values(self, shape: str) -> dict[str, float]:
+        """Seed → value of a shape; the seed is text, as keys are in JSON."""
+        runs = self.runs(shape)
+        return dict(zip(runs["seed"].astype(str), runs["value"].tolist()))
+
+    def failed_seeds(self, shape: str) -> list[int]:
+        """The seeds of a shape that failed."""
+        return self.failed.loc[self.failed["shape"] == shape, "seed"].tolist()
+
+    def compare(self, shape: str, other: str) -> tuple[Summary, float | None]:
+        """`paired_statistics` of a shape minus another, and the error of the difference by the choice of rows.
+
+        That error is an upper limit, as if the two were right independently of each other; models are right on the
+        same rows more often than that. More seeds do not lower it.
+        """
+        pairs = [runs.set_index("seed") for runs in (self.runs(shape), self.runs(other))]
+        seeds = pairs[0].index.intersection(pairs[1].index)
+        own, base = (runs.loc[seeds] for runs in pairs)
+        compared = paired_statistics(own["value"], base["value"], self.grid.margin, self.higher_is_better)
+        errors = [_row_error_of(own), _row_error_of(base)]
+        return compared, None if None in errors else math.hypot(*errors)
+
+    def against_baseline(self, shape: str) -> Summary:
+        """`paired_statistics` of a shape minus the baseline, which itself has the same keys, all None."""
+        compared, _ = self.compare(shape, self.grid.baseline)
+        return dict.fromkeys(compared) if shape == self.grid.baseline else compared
+
+    def contrasts(self) -> list[Summary]:
+        """The grid's `contrasts`, p corrected by Holm over all, also those that have not run."""
+        found = []
+        for shape, minus in self.grid.contrasts or []:
+            compared, error = self.compare(shape, minus)
+            found.append({"shape": shape, "minus": minus, **compared, "row_error": error})
+        corrected = holm(pd.Series([contrast["p"] for contrast in found], dtype=float).fillna(1))
+        for place, contrast in enumerate(found):
+            contrast["p_corrected"] = None if contrast["p"] is None else float(corrected[place])
+        return found
+
+    def score(self, shape: str) -> Summary:
+        """Count, mean, sd and seconds of a shape's runs, over the seeds."""
+        runs = self.runs(shape)
+        return {
+            "shape": shape,
+            "n": len(runs),
+            "mean": number(runs["value"].mean()),
+            "sd": number(runs["value"].std()),
+            "seconds": number(runs["seconds"].mean()),
+        }
+
+    def budget(self, branch: int) -> Summary:
+        """All shapes at one branch, with their costs, and the contrasts there."""
+        shapes = []
+        for shape in self.grid.shapes:
+            runs = self.runs(shape)
+            costs = {
+                "values": self.values(shape),
+                "failed": self.failed_seeds(shape),
+                "tokens": number(runs["tokens"].max()),
+                "training_flops": number(runs["training_flops"].dropna().max()),
+                "tokens_per_parameter": number(runs["tokens_per_parameter"].mean()),
+            }
+            shapes.append(self.score(shape) | costs | self.against_baseline(shape))
+        return {"branch": branch, "shapes": shapes, "contrasts": self.contrasts()}
+
+
+def interpolate(costs: Sequence[float], values: Sequence[float], cost: float) -> tuple[float, float]:
+    """The value at a cost, and how far off it may be; NaN for what cannot be told, both beyond the points.
+
+    The value lies on the line over log cost between the two points around it, the error is what the curvature adds to
+    it: |f[a, b, c]| (x − a)(b − x), the larger one of those with the next point c on either side. It is 0 at a point,
+    and unknown in between two points that are alone.
+
+    Args:
+        costs: increasing.
+    """
+    x, logs, values = math.log(cost), np.log(np.asarray(costs, float)), np.asarray(values, float)
+    at_point = np.isclose(logs, x, rtol=1e-9, atol=1e-9)
+    if at_point.any():
+        return float(values[at_point][0]), 0.0
+    right = np.searchsorted(logs, x)
+    if not 0 < right < len(logs):
+        return math.nan, math.nan
+    slopes = np.diff(values) / np.diff(logs)
+    curvatures = np.abs(np.diff(slopes) / (logs[2:] - logs[:-2]))[max(right - 2, 0) : right]
+    error = curvatures.max(initial=-1) * (x - logs[right - 1]) * (logs[right] - x)
+    return float(np.interp(x, logs, values)), float(error) if len(curvatures) else math.nan
+
+
+def readings(results: GridResults, budgets: Sequence[Cells]) -> list[Summary]:
+    """The grid's contrasts at equal cost, at that of each branch of the first shape.
+
+    Seeds whose second shape cannot be read there are left out: nothing is read beyond its first or last branch.
+    `interpolation_error` is the largest of the seeds.
+    """
+    grid = results.grid
+    if not grid.contrasts or not budgets:
+        return []
+    runs = pd.concat([cells.finished for cells in budgets])
+    runs["step_seconds"] = runs["steps"].astype(float) * runs["shape"].map(results.step_seconds or {}).astype(float)
+    found = []
+    for shape, minus in grid.contrasts:
+        for equal, column in COSTS.items():
+            known = runs.dropna(subset=column).sort_values(column)
+            others = dict(list(known[known["shape"] == minus].groupby("seed")))
+            for branch in grid.branches:
+                read = []
+                for run in known[(known["shape"] == shape) & (known["branch"] == branch)].to_dict("records"):
+                    if run["seed"] in others:
+                        other = others[run["seed"]]
+                        at_cost = interpolate(other[column], other["value"], run[column])
+                        read.append((run["value"], *at_cost))
+                table = pd.DataFrame(read, columns=["own", "other", "error"]).dropna(subset="other")
+                compared = paired_statistics(table["own"], table["other"], grid.margin, budgets[0].higher_is_better)
+                place = {"shape": shape, "minus": minus, "equal": equal, "branch": branch}
+                found.append({**place, **compared, "interpolation_error": number(table["error"].max(skipna=False))})
+    return found
+
+
+def _notes(tuning: Tuning, shape: str, failed: Sequence[int]) -> list[str]:
+    """What a reader of a shape's numbers has to know: failed seeds, and what is wrong with its learning rate."""
+    choice = tuning.choices[shape]
+    notes = []
+    if any(run.shape == shape for run in tuning.due):
+        notes.append("the tuning is not finished")
+    elif choice.learning_rate is None:
+        notes.append("no learning rate finished")
+    elif shape in tuning.at_edge:
+        notes.append("the best learning rate is at the edge of the grid")
+    if failed:
+        notes.append(f"failed seeds: {', '.join(map(str, failed))}")
+    if choice.tie:
+        notes.append("tie: the best learning rate leads by no more than the tuning seeds differ")
+    return notes
+
+
+def _cell(results: GridResults, cells: Cells, shape: str) -> Summary:
+    """The summary of a shape.
+
+    κ is the median over the layers, geometric mean over the seeds, None where one of them is infinite or unknown.
+    """
+    grid = results.grid
+    choice = results.tuning.choices[shape]
+    runs = cells.runs(shape)
+    baseline = cells.runs(grid.baseline)
+    failed = cells.failed_seeds(shape)
+    guess = best_guess(results.guess_values, cells.higher_is_better)
+    compared = cells.against_baseline(shape)
+    conclusion = "baseline"
+    if shape != grid.baseline:
+        conclusion = verdict(compared, grid.margin, len(grid.seeds_for(shape)), learned(baseline, guess))
+    return {
+        **cells.score(shape),
+        "learning_rate": choice.learning_rate,
+        "tuning_lead": choice.lead,
+        "tuning_spread": choice.spread,
+        "median": number(runs["value"].median()),
+        "failure_rate": failure_rate(runs, len(failed), guess),
+        **compared,
+        "parameters": number(runs["parameters"].max()),
+        "parameters_over_baseline": number(runs["parameters"].max() / baseline["parameters"].max()),
+        "kappa_start": number(np.exp(np.log(runs["kappa_start"]).mean(skipna=False))),
+        "kappa_end": number(np.exp(np.log(runs["kappa_end"]).mean(skipna=False))),
+        "chance": number(runs["chance"].mean()),
+        "learned": learned(runs, guess),
+        "verdict": conclusion,
+        "notes": _notes(results.tuning, shape, failed),
+    }
+
+
+def summarise(results: GridResults) -> Summary:
+    """summary.json: the grid's keys, then what its rows say; runs may be missing.
+
+    Of a grid with branches `shapes` and `contrasts` are those of the longest one, `curves` those of each.
+    """
+    grid = results.grid
+    cells = Cells(results)
+    budgets = [Cells(results, tokens) for tokens in grid.branches or []]
+    known = results.any_reported
+    failed = [{**run._asdict(), "error": row.error} for run, row in results.rows.items() if row.has_failed]
+    return {
+        **asdict(grid),
+        "metric": known.metric if known else grid.metric,
+        "higher_is_better": known.higher_is_better if known else None,
+        "learning_rates": results.tuning.learning_rates,
+        "contrasts": cells.contrasts(),
+        "curves": [each.budget(tokens) for each, tokens in zip(budgets, grid.branches or [])],
+        "readings": readings(results, budgets),
+        "shapes": [_cell(results, cells, shape) for shape in grid.shapes],
+        "failed": failed,
+    }
