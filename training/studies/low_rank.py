@@ -180,7 +180,8 @@ def expressive(study: Study, settings: Settings, source: Generator) -> None:
         agrees &= fixed > usual and usual <= width * width // heads
     study.add(
         "theorem 2",
-        "With more than d/d_p heads of a fixed size d_p a layer is strictly more expressive than as many heads of d/h.",
+        "With more than d/d_p heads of a fixed size d_p a layer is strictly more expressive than as many heads of "
+        "d/h.",
         "a rank that the layer's function decides, and that heads of d/h cannot raise above d²/h (proved here), is "
         "higher with the fixed size in every case",
         agrees,
@@ -329,7 +330,7 @@ def small_heads(study: Study, settings: Settings, source: Generator) -> None:
         min(least) > MISSED,
         numbers,
     )
-    for title, curves in (("width = head size = d (best fit, convex)", by_width), ("head size d, wide model", by_head)):
+    for title, curves in (("width = head size = d, best fit (convex)", by_width), ("head size d, wide", by_head)):
         lines = [line(kind, settings.limits, lost) for kind, lost in curves.items()]
         study.plot(f"{title}, n = {settings.length}", "d", "attention put elsewhere", lines)
 

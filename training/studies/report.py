@@ -31,7 +31,7 @@ FACTOR = 2.0  # between learning rates that are tried
 BYTES = 256  # the vocabulary of a text of bytes
 SMOOTHING = 0.1  # added to every count of a bigram
 WIDTHS = ("hidden_size", "intermediate_size")
-SHOWN = 12  # numbers of a statement that the page has; results.json has all
+SHOWN = 6  # numbers of a statement that the page has; results.json has all
 
 Outcome = Literal["agrees", "disagrees", "undecided", "not tested"]
 """Undecided: tested, and the numbers show neither that it holds nor that it does not."""
@@ -93,7 +93,7 @@ def run_study(name: str, is_quick: bool, output: Path) -> None:
 
 def in_words(numbers: dict[str, Any]) -> str:
     """The first numbers of a statement."""
-    words = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in numbers.items()]
+    words = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in numbers.items()]
     return "; ".join(words[:SHOWN]) + ("; …" if len(words) > SHOWN else "")
 
 
@@ -106,7 +106,7 @@ def page(about: str, results: dict[str, Any]) -> str:
         rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     software = results["environment"]
     machine = machine_name(software["processor"], software["threads"])
-    end = f"`{results['command']}`: {results['seconds']:.0f} s of processor time; {machine}; torch {software['torch']}."
+    end = f"`{results['command']}`: {results['seconds']:.0f} s of processor; {machine}; torch {software['torch']}."
     parts = (f"# {title}", text.strip(), f"![{results['study']}](figure.png)", "\n".join(rows), end)
     return "\n\n".join(parts) + "\n"
 
