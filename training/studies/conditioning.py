@@ -14,7 +14,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from multiprocessing import get_context
-from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
@@ -32,7 +31,7 @@ from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
 from ..data.builtin import python_docs
 from ..experiments.grid_results import load_folder
 from ..experiments.kappa import MOST_KAPPA, conclude, read_all_cells
-from .report import (
+from .study import (
     BYTES,
     GRIDS_FOLDER,
     GridPair,
@@ -465,9 +464,10 @@ def kept_quality(pair: GridPair) -> Outcome:
     return "agrees" if pair.interval[0] > -MARGINS.get(pair.metric, GRID_MARGIN) else "undecided"
 
 
-def finished_grids(study: Study, grids: Path = GRIDS_FOLDER) -> None:
+def finished_grids(study: Study) -> None:
     """What they say of heads, of κ and of the claim."""
-    conclusion = conclude(read_all_cells({path.parent.name: load_folder(path.parent) for path in all_rows(grids)}))
+    folders = sorted(path.parent for path in GRIDS_FOLDER.glob("*/results.csv"))
+    conclusion = conclude(read_all_cells({folder.name: load_folder(folder) for folder in folders}))
     doubling = conclusion.doubling
     study.add(
         "asked here, the finished grids",
@@ -496,7 +496,7 @@ def finished_grids(study: Study, grids: Path = GRIDS_FOLDER) -> None:
     )
     outcomes = []
     numbers = {}
-    for pair in grid_pairs(is_twin, grids):
+    for pair in grid_pairs(is_twin):
         outcomes.append(kept_quality(pair))
         numbers |= pair.numbers(f"gain, {pair.metric}")
         numbers[f"{pair.name}: share of the parameters"] = pair.share
@@ -509,11 +509,6 @@ def finished_grids(study: Study, grids: Path = GRIDS_FOLDER) -> None:
         together(outcomes),
         numbers,
     )
-
-
-def all_rows(grids: Path) -> list[Path]:
-    """The rows of every grid."""
-    return sorted(grids.glob("*/results.csv"))
 
 
 # Cause or correlation: what the starts have become.

@@ -30,7 +30,7 @@ from modeling_leaner.registry import shape_names
 from modeling_leaner.shapes import load_shape
 
 from ..data.builtin import python_docs
-from .report import (
+from .study import (
     BYTES,
     FACTOR,
     Study,
@@ -133,7 +133,7 @@ def arithmetic(study: Study) -> None:
         "3.83e7, 7 to 4.02e8, 8 to 4.13e9, 9 to 4.18e10, 10 to 4.18e11.",
         f"each within {EXACT:.1%}, and one layer more just beyond it",
         steps and all(abs(found[layers] / printed - 1) <= EXACT for layers, printed in MINIMAL.items()),
-        {f"parameters at {layers} layers": size for layers, size in found.items()},
+        {f"parameters at {layers} layers": float(size) for layers, size in found.items()},
     )
     law = {  # computed from a and b, and as quoted by others
         "d*(95)": (advice.fitted_width(95), 30_077),

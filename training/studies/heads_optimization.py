@@ -25,7 +25,7 @@ from scipy.optimize import nnls
 from torch import Generator, Tensor
 from torch.nn.functional import cosine_similarity, logsigmoid
 
-from .report import Study, double_precision, line, most, slope
+from .study import Study, double_precision, line, most, slope
 
 
 @dataclass(frozen=True)

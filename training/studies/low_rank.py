@@ -18,7 +18,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
 
-from .report import Study, alike, by_interval, by_majority, double_precision, grid_pairs, line
+from .study import Study, alike, by_interval, by_majority, double_precision, grid_pairs, line
 
 
 @dataclass(frozen=True)
