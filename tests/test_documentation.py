@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple

@@ -201,7 +201,7 @@ class TestDepthWidth:
         ("wide", "deep", "deeper", "cut", "shared", "expected"),
         [
             (2.5, 2.4, 2.41, 2.7, 2.4, "agrees agrees disagrees agrees agrees agrees"),
-            (2.3, 2.4, 2.5, 2.2, 2.6, "disagrees disagrees agrees disagrees disagrees disagrees"),
+            (2.3, 2.45, 2.6, 2.2, 2.6, "disagrees disagrees agrees disagrees disagrees disagrees"),
         ],
     )
     def test_verdicts(self, wide, deep, deeper, cut, shared, expected):
