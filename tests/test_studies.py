@@ -24,10 +24,18 @@ MIXTURE = heads_optimization.Mixture(tokens=5, width=6, relevant=2, train=12, te
 SIZES = ((6, 6), (6, 10), (10, 6))
 
 
+@pytest.fixture(autouse=True)
+def threads():
+    """As before a study, which sets them to one."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def double():
-    """float64, and one thread, on which products of small matrices are fastest."""
-    with study.one_thread(), study.double_precision():
+    """float64."""
+    with study.double_precision():
         yield
 
 
@@ -54,26 +62,6 @@ class TestHeadsOptimization:
         found = heads_optimization.outputs(examples.x, weights)[1, -1]
         assert found.item() == pytest.approx(expected.item() / sizes[0] ** 0.5, rel=1e-12)
         assert heads_optimization.gradient_error(examples, weights) < 1e-12
-
-    @pytest.mark.parametrize(
-        ("rule", "optimizer"),
-        [
-            (heads_optimization.constant_steps(0.3), lambda parts: torch.optim.SGD(parts, lr=0.3)),
-            (heads_optimization.momentum_steps(0.3, 0.9), lambda parts: torch.optim.SGD(parts, lr=0.3, momentum=0.9)),
-            (heads_optimization.adam_steps(0.02), lambda parts: torch.optim.Adam(parts, lr=0.02)),
-        ],
-    )
-    def test_optimisers_are_those_of_torch(self, rule, optimizer):
-        data = mixture_data(MIXTURE, [1, 2])
-        start = heads_optimization.random_weights(2, data, [1, 2])
-        _, end = heads_optimization.train(data, start, rule, [5])
-        weights = heads_optimization.differing(start)
-        stepper = optimizer(list(weights))
-        for _ in range(5):
-            stepper.zero_grad()
-            heads_optimization.losses(heads_optimization.outputs(data.train.x, weights), data.train.y).sum().backward()
-            stepper.step()
-        assert torch.allclose(weights.w, end.w, rtol=1e-10) and torch.allclose(weights.u, end.u, rtol=1e-10)
 
     def test_from_zero_heads_are_one_head(self):
         data = mixture_data(MIXTURE, [1, 2])
@@ -333,7 +321,7 @@ class TestStudies:
         ("name", "parts"),
         [
             ("conditioning", [conditioning.finished_grids]),
-            ("depth-width", [depth_width.arithmetic, depth_width.finished_grids]),
+            ("depth-width", [depth_width.size, depth_width.finished_grids]),
             ("low-rank", [low_rank.printed_parameters, low_rank.finished_grids]),
         ],
     )

@@ -77,7 +77,7 @@ class Settings:
 
 def run(study: Study, settings: Settings) -> None:
     """The whole study."""
-    arithmetic(study)
+    size(study)
     separation(study, settings)
     finished_grids(study)
     trained = train_all(settings)
@@ -94,14 +94,8 @@ def run(study: Study, settings: Settings) -> None:
     study.plot("the choice of rates", "learning rate", "nats per byte", rates, log="x")
 
 
-# What is quoted, by arithmetic.
-
-EXACT = 0.002  # of a printed number: these have three digits or more
-MINIMAL = {4: 3.15e5, 5: 3.54e6, 6: 3.83e7, 7: 4.02e8, 8: 4.13e9, 9: 4.18e10, 10: 4.18e11}  # layers → parameters
-
-
-def arithmetic(study: Study) -> None:
-    """N = 12·L·d², the minimal depth of a budget, and the numbers of the fitted law."""
+def size(study: Study) -> None:
+    """N = 12·L·d² against this package's shapes."""
     numbers = {}
     off = []
     for name in shape_names():
@@ -121,51 +115,6 @@ def arithmetic(study: Study) -> None:
         "to d",
         max(off) <= 0.02,
         numbers,
-    )
-    found = {layers: advice.floor_parameters(layers) for layers in MINIMAL}
-    steps = all(
-        advice.minimal_depth(0.999 * size) == layers and advice.minimal_depth(1.001 * size) == layers + 1
-        for layers, size in found.items()
-    )
-    study.add(
-        "floor, derived here",
-        "The minimal depth of N parameters is the least L with N ≤ 12·L·9^L: 4 layers up to 3.15e5, 5 to 3.54e6, 6 to "
-        "3.83e7, 7 to 4.02e8, 8 to 4.13e9, 9 to 4.18e10, 10 to 4.18e11.",
-        f"each within {EXACT:.1%}, and one layer more just beyond it",
-        steps and all(abs(found[layers] / printed - 1) <= EXACT for layers, printed in MINIMAL.items()),
-        {f"parameters at {layers} layers": float(size) for layers, size in found.items()},
-    )
-    law = {  # computed from a and b, and as quoted by others
-        "d*(95)": (advice.fitted_width(95), 30_077),
-        "L*(N = 1.739e11)": (advice.fitted_depth_of_size(1.739e11), 80.46),
-        "L at d = 768": (advice.fitted_depth(768), 28.9),
-        "N(6)": (advice.fitted_parameters(6), 3.34e6),
-        "N(48)": (advice.fitted_parameters(48), 2.83e9),
-    }
-    study.add(
-        "fitted law, second-hand",
-        "The best depth at a width follows d*(L) = exp(5.039 + 0.0555·L), N(L) = 12·L·d*(L)²: d*(95) = 30,077, "
-        "L*(1.739e11) = 80.46, 28.9 layers at d = 768.",
-        f"computed from a and b, each within {EXACT:.1%}; these values are derived here, not the paper's",
-        all(abs(value / printed - 1) <= EXACT for value, printed in law.values()),
-        {name: value for name, (value, _) in law.items()},
-    )
-    low, high = advice.FIT_DEPTHS
-    study.add(
-        "fitted law, second-hand",
-        f"It was fitted for depths {low}-{high}, N of about 3.3e6 to 2.8e9; outside it is carried on.",
-        "N(6) and N(48) of the law are these sizes to two digits",
-        f"{law['N(6)'][0]:.1e} {law['N(48)'][0]:.1e}" == "3.3e+06 2.8e+09",
-        {name: law[name][0] for name in ("N(6)", "N(48)")},
-    )
-    floor = advice.depth_floor(768)
-    fitted = advice.fitted_depth(768)
-    study.add(
-        "floor and law, derived here",
-        "Floor and law differ greatly: at d = 768 they name 6.05 and 28.9 layers, never to be averaged.",
-        f"both within {EXACT:.1%}",
-        max(abs(floor / 6.05 - 1), abs(fitted / 28.9 - 1)) <= EXACT,
-        {"floor": floor, "law": fitted},
     )
 
 

@@ -69,7 +69,8 @@ def run_study(name: str, is_quick: bool, output: Path) -> None:
     module = importlib.import_module(f".{name.replace('-', '_')}", __package__)
     settings = module.QUICK if is_quick else module.Settings()
     study = Study()
-    with whole_folder(output) as folder, one_thread():
+    torch.set_num_threads(1)  # on one thread products of small matrices are fastest
+    with whole_folder(output) as folder:
         folder.mkdir(parents=True)
         start = sum(os.times()[:4])
         code_commit()  # files may change during the run
@@ -129,17 +130,6 @@ def draw(panels: list[dict[str, Any]], path: Path) -> None:
     for axis in axes[len(panels) :]:
         axis.remove()
     figure.savefig(path, dpi=75)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Inside, PyTorch has one thread, on which products of small matrices are fastest."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager
