@@ -237,8 +237,8 @@ def untrained_attention(study: Study, drawn: Drawn, source: Generator) -> None:
     study.plot("κ of the head outputs, random weights", "heads", "κ", lines, log="xy")
 
 
-# The starts: each of W_Q, W_K and W_V (heads · head size, width) of every layer is changed before the first step. Where
-# W is not square, I has ones on its main diagonal, and a random orthogonal O has orthonormal rows or columns, whichever
+# The starts: each of W_Q, W_K and W_V (heads · head size, width) of every layer is changed before the first step. If W
+# is not square, I has ones on its main diagonal, and a random orthogonal O has orthonormal rows or columns, whichever
 # are fewer: the Frobenius norm of both is √min(heads · head size, width).
 
 NONE = "W"
@@ -564,8 +564,8 @@ def cause(study: Study, settings: Settings, arms: dict[str, list[list[Look]]], r
         study.add(
             "asked here, cause or correlation",
             f"A lower κ at the start, with the same heads, gives a lower loss: {IDENTITY} against {control}, {why}.",
-            f"κ at the start differs by {MOVED:g} times or more; the loss at the end is lower by {MARGIN} nats or more "
-            "on the mean, and the 95 % interval over the seeds excludes 0; disagrees if the interval excludes a loss "
+            f"κ at the start differs by {MOVED:g} times or more; the loss at the end is lower by {MARGIN} nats or "
+            "more on the mean, and the 95 % interval over the seeds excludes 0; disagrees if the interval excludes a loss "
             "lower by that much",
             cause_outcome(difference, interval) if moved >= MOVED else "not tested",
             {"κ moved by": moved, "difference of loss": difference, "low end": interval[0], "high end": interval[1]},
@@ -580,8 +580,8 @@ def cause(study: Study, settings: Settings, arms: dict[str, list[list[Look]]], r
     study.add(
         "asked here, cause or correlation",
         "Over all these starts, the lower κ, the lower the loss.",
-        f"Spearman's correlation of their mean κ at the start and mean loss at the end of {ORDERED} or more (by chance "
-        "in 8 of the 120 orders of five, 7 %)",
+        f"Spearman's correlation of their mean κ at the start and mean loss at the end of {ORDERED} or more (by "
+        "chance in 8 of the 120 orders of five, 7 %)",
         rounded(correlation) >= ORDERED,  # of exactly 0.8 a computer finds 0.7999999999999999
         {"Spearman's correlation": correlation, **numbers},
     )

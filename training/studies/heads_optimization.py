@@ -306,7 +306,7 @@ STARTS = ("zero", "random")
 SHARES = (0.1, 1 / 3, 1.0)  # of the steps, at which runs are compared
 
 Reading = dict[str, Tensor]
-"""A look at all trials: training and test loss (R,); with them the share of attention on relevant tokens, or alignment:
+"""A look at all trials: training and test loss (R,); and the share of attention on relevant tokens, or the alignment,
 the cosine of W_h with the planted one, mean over the heads."""
 Curves = dict[int, dict[int, Reading]]  # by heads and step
 
@@ -570,7 +570,7 @@ def margin(features: Tensor, labels: Tensor) -> float:
 def step_margins(data: Data, heads: int, radius: float, seeds: list[int]) -> tuple[Tensor, Tensor]:
     """The margin of each trial, (R,), before and after one step of gradient descent, which is random.
 
-    From W = 0 and U_h with entries of N(0, 1/(T·d)); tokens are scaled so that the largest norm of a trial is `radius`.
+    From W = 0 and U_h with entries of N(0, 1/(T·d)); tokens are scaled so that a trial's largest norm is `radius`.
     """
     trials, tokens, width = data.sizes
     factor = (radius / data.train.x.norm(dim=-1).amax((1, 2)))[:, None, None, None]
@@ -746,8 +746,8 @@ def exact(study: Study, settings: Settings) -> None:
     largest = {name: max(ratio[name].max().item() for ratio in ratios) for name in BOUNDS}
     study.add(
         "derived here",
-        "Gradient, curvature and self-bounded weak convexity have bounds in R, T, H and ‖U‖, proved here; they are not "
-        "the paper's, whose constants are not known here.",
+        "Gradient, curvature and self-bounded weak convexity have bounds in R, T, H and ‖U‖, proved here; they are "
+        "not the paper's, whose constants are not known here.",
         "no draw above its bound",
         max(largest.values()) <= 1 + EXACT,
         {f"{name} over its bound": value for name, value in largest.items()},
