@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +22,6 @@ from encoders import write_stand_ins
 from hub_server import LocalHub, reached
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.soundness import check_grid
-from modeling_leaner.training.studies import study as studies_room
-from studies import TINY
 from transformers.utils import is_torchvision_available
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -37,7 +34,7 @@ CLONE = Path(__file__).parent.parent
 PAGES = [CLONE / "README.md", *sorted((CLONE / "docs").glob("*.md"))]
 TESTED_ELSEWHERE = ("choosing-a-shape",)  # with its printed lines, in test_planner.py
 # Several trainings or processes, or every folder, however few the steps; each has tests of its own.
-LONG = ("leaner study", "leaner sweep docs", "leaner publish", "leaner encoders", "torchrun")
+LONG = ("leaner sweep docs", "leaner publish", "leaner encoders", "torchrun")
 LONG += ("leaner verify", "leaner push --all someone", "leaner bench")
 
 
@@ -115,14 +112,6 @@ def shortened(words: list[str]) -> list[str]:
     return words
 
 
-def shorten_studies(monkeypatch) -> None:
-    """Every size of every study is the tiny one."""
-    load = studies_room.load_study
-    monkeypatch.setattr(
-        studies_room, "load_study", lambda name: replace(load(name), quick=TINY[name], default=TINY[name])
-    )
-
-
 def run_python(block: str) -> str:
     """What the block prints."""
     stdout = io.StringIO()
@@ -136,8 +125,6 @@ def test_example(example, clone, hub, monkeypatch):
     """In the order of the page: later examples read what earlier ones wrote."""
     folder, mode = clone
     monkeypatch.chdir(folder)
-    if mode == "short":
-        shorten_studies(monkeypatch)
     if example.page == "hub" or example.text.startswith("leaner push"):
         with reached(hub, folder / "home"):
             run_example(example, mode)

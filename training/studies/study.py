@@ -1,17 +1,17 @@
-"""What every study shares: statements with their verdicts, rows of finished grids, and the folder that is written.
+"""What every study shares: its table of statements, its figure, statistics, and the rows of the finished grids.
 
-A study is a module with STUDY; results.json has everything, README.md and the figure are made of it alone.
+A study is a module whose docstring says what the paper states, with Settings (those of the published results), QUICK
+(those that only check the code) and `run(study, settings)`, which fills the table and the figure.
 """
 
 import importlib
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,106 +27,109 @@ from ..running.environment import code_commit, environment, machine_name
 
 STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")
 GRIDS_FOLDER = Path("model_cards/grids")  # of the working folder
-OF_QUICK = "`--quick` checks the code, not the statements: its verdicts do not count."
 FACTOR = 2.0  # between learning rates that are tried
 BYTES = 256  # the vocabulary of a text of bytes
 SMOOTHING = 0.1  # added to every count of a bigram
+WIDTHS = ("hidden_size", "intermediate_size")
+SHOWN = 6  # numbers of a statement that the page has; results.json has all
 
-Whose = Literal["the paper", "second-hand", "derived here", "asked here"]
-"""Whose a statement is: read in the paper; in what others quote of it; derived here; a question of this project."""
 Outcome = Literal["agrees", "disagrees", "undecided", "not tested"]
 """Undecided: tested, and the numbers show neither that it holds nor that it does not."""
-Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Statement:
-    """One statement and what was found.
-
-    Attributes:
-        paper: short name and arXiv number.
-        place: section, figure, table or theorem.
-        rule: when the numbers agree with it, fixed before they were read; None if it is not tested.
-        finding: in words; for what is not tested, what is known instead.
-        numbers: behind the verdict; None if a run did not get so far, or a matrix has lost rank.
-        missing: for what is not tested, the data or the core-hours that a test needs.
-    """
-
-    paper: str
-    place: str
-    whose: Whose
-    statement: str
-    rule: str | None
-    verdict: Outcome
-    finding: str
-    numbers: dict[str, int | float | None]
-    missing: str | None = None
-
-    @property
-    def found(self) -> str:
-        """What was found, or what the test needs."""
-        return self.finding if self.missing is None else f"{self.finding} Needs: {self.missing}."
-
-
-@dataclass(frozen=True)
-class Line:
-    """y over x, with a band from `low` to `high` for several trials."""
-
-    label: str
-    x: list[float]
-    y: list[float]
-    low: list[float] | None = None
-    high: list[float] | None = None
-
-
-@dataclass(frozen=True)
-class FigurePanel:
-    """One panel of a study's figure; `level` is a y to compare with."""
-
-    title: str
-    x: str
-    y: str
-    lines: list[Line]
-    x_scale: Literal["linear", "log"] = "linear"
-    y_scale: Literal["linear", "log"] = "linear"
-    level: float | None = None
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What a study found."""
-
-    statements: list[Statement]
-    panels: list[FigurePanel]
-    seeds: list[int]
-
-
-@dataclass(frozen=True)
 class Study:
-    """A study: `about` tells what the papers state; `run` takes the settings of a size."""
+    """The table and the figure of a study, filled as it runs."""
 
-    name: str
-    title: str
-    about: str
-    quick: Any
-    default: Any
-    run: Callable[[Any, Progress], Findings]
+    def __init__(self) -> None:
+        self.statements: list[dict[str, Any]] = []
+        self.panels: list[dict[str, Any]] = []
+
+    def add(self, source: str, statement: str, rule: str, verdict: bool | Outcome, numbers: dict[str, Any]) -> None:
+        """Adds a statement, and prints its verdict.
+
+        Args:
+            source: place in the paper; or that it is quoted second-hand, derived here or asked here.
+            rule: when the numbers agree with it, fixed before they were read.
+            numbers: behind the verdict, stored to six digits; None if a run did not get so far or rank is lost.
+        """
+        if isinstance(verdict, bool):
+            verdict = "agrees" if verdict else "disagrees"
+        numbers = {name: rounded(value) if isinstance(value, float) else value for name, value in numbers.items()}
+        row = {"source": source, "statement": statement, "rule": rule, "verdict": verdict, "numbers": numbers}
+        self.statements.append(row)
+        print(f"{verdict}: {statement} {in_words(numbers)}", flush=True)
+
+    def plot(self, title: str, x: str, y: str, lines: list[dict[str, Any]], log: str = "") -> None:
+        """Adds a panel of `line`s to the figure; `log` names the axes with a logarithmic scale."""
+        self.panels.append({"title": title, "x": x, "y": y, "log": log, "lines": lines})
 
 
-def load_study(name: str) -> Study:
-    """A study of STUDIES."""
-    return importlib.import_module(f".{name.replace('-', '_')}", __package__).STUDY
+def run_study(name: str, is_quick: bool, output: Path) -> None:
+    """Runs a study, and writes its new folder: results.json, README.md and figure.png, whole or not at all."""
+    module = importlib.import_module(f".{name.replace('-', '_')}", __package__)
+    settings = module.QUICK if is_quick else module.Settings()
+    study = Study()
+    torch.set_num_threads(1)  # on one thread products of small matrices are fastest
+    with whole_folder(output) as folder:
+        folder.mkdir(parents=True)
+        start = sum(os.times()[:4])
+        code_commit()  # files may change during the run
+        module.run(study, settings)
+        results = {
+            "study": name,
+            "command": f"leaner study {name}" + (" --quick" if is_quick else ""),
+            "settings": asdict(settings),
+            "statements": study.statements,
+            "panels": study.panels,
+            "seconds": round(sum(os.times()[:4]) - start, 1),  # of the processor
+            "environment": environment(),
+        }
+        write_json(folder / "results.json", results)
+        write_bytes(folder / "README.md", page(module.__doc__, results).encode())
+        draw(study.panels, folder / "figure.png")
+    print(f"{len(study.statements)} statements in {results['seconds']:.0f} s of processor time: {output}")
+    if is_quick:
+        print("--quick checks the code: its verdicts do not count.")
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Inside, PyTorch has one thread, on which products of small matrices are fastest."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def in_words(numbers: dict[str, Any]) -> str:
+    """The first numbers of a statement."""
+    words = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in numbers.items()]
+    return "; ".join(words[:SHOWN]) + ("; …" if len(words) > SHOWN else "")
+
+
+def page(about: str, results: dict[str, Any]) -> str:
+    """README.md: what the papers state, the figure, and the table."""
+    title, _, text = about.partition("\n\n")
+    rows = ["| statement | source | agrees if | verdict | numbers |", "| --- | --- | --- | --- | --- |"]
+    for each in results["statements"]:
+        cells = (each["statement"], each["source"], each["rule"], f"**{each['verdict']}**", in_words(each["numbers"]))
+        rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    software = results["environment"]
+    machine = machine_name(software["processor"], software["threads"])
+    end = f"`{results['command']}`: {results['seconds']:.0f} s of processor; {machine}; torch {software['torch']}."
+    parts = (f"# {title}", text.strip(), f"![{results['study']}](figure.png)", "\n".join(rows), end)
+    return "\n\n".join(parts) + "\n"
+
+
+def draw(panels: list[dict[str, Any]], path: Path) -> None:
+    """All panels, two a row; a band from the least to the greatest of several trials."""
+    from matplotlib.figure import Figure
+
+    rows = math.ceil(len(panels) / 2)
+    figure = Figure((10, 3.2 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, 2, squeeze=False).flat)
+    for axis, panel in zip(axes, panels):
+        for each in panel["lines"]:
+            (drawn,) = axis.plot(each["x"], each["y"], ".-", label=each["label"], linewidth=1.2)
+            axis.fill_between(each["x"], each["low"], each["high"], color=drawn.get_color(), alpha=0.15)
+        axis.set(xlabel=panel["x"], ylabel=panel["y"])
+        axis.set(**{f"{name}scale": "log" for name in panel["log"]})
+        axis.set_title(panel["title"], fontsize=9)
+        axis.legend(fontsize=7)
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    figure.savefig(path, dpi=75)
 
 
 @contextmanager
@@ -140,146 +143,29 @@ def double_precision() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def processor_seconds() -> float:
-    """Of this process and of those that it started and that have ended."""
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
-
-
-def conduct(study: Study, size: str, settings: Any, progress: Progress) -> dict[str, Any]:
-    """Runs a study: the content of results.json."""
-    start = processor_seconds()
-    code_commit()  # files may change during the run
-    with one_thread():
-        findings = study.run(settings, progress)
-        machine = environment()
-    return {
-        "study": study.name,
-        "title": study.title,
-        "size": size,
-        "command": f"leaner study {study.name}" + (" --quick" if size == "quick" else ""),
-        "settings": asdict(settings),
-        "seeds": findings.seeds,
-        "statements": [document(each) for each in findings.statements],
-        "panels": [document(each) for each in findings.panels],
-        "seconds": round(processor_seconds() - start, 1),
-        "environment": machine,
-        "tested": sum(each.verdict != "not tested" for each in findings.statements),
-    }
-
-
-def document(record: Statement | FigurePanel) -> dict[str, Any]:
-    """For JSON, without what is left out."""
-    left_out = {"missing": None, "low": None, "high": None, "level": None, "x_scale": "linear", "y_scale": "linear"}
-    known = asdict(
-        record, dict_factory=lambda items: {k: v for k, v in items if k not in left_out or v != left_out[k]}
-    )
-    return known
-
-
-def run_study(name: str, is_quick: bool, output: Path) -> None:
-    """Runs a study and writes its new folder, whole or not at all; prints each statement with its verdict.
-
-    Raises:
-        OSError: the folder cannot be written, which is tried before the study runs.
-        ValueError: what the study reads does not fit.
-    """
-    study = load_study(name)
-    with whole_folder(output) as folder:
-        folder.mkdir(parents=True)
-        size, settings = ("quick", study.quick) if is_quick else ("default", study.default)
-        results = conduct(study, size, settings, lambda line: print(line, flush=True))
-        for each in results["statements"]:
-            print(f"{each['verdict']}: {each['statement']} {Statement(**each).found}")
-        write_json(folder / "results.json", results)
-        write_pages(study, folder)
-    if is_quick:
-        print(OF_QUICK)
-    count = len(results["statements"])
-    print(
-        f"{results['tested']} of {count} statements tested in {results['seconds']:.0f} s of processor time: {output}"
-    )
-
-
-def write_pages(study: Study, folder: Path) -> None:
-    """README.md and figure.png of a folder with results.json."""
-    results = read_json(folder / "results.json")
-    write_bytes(folder / "README.md", study_page(study, results).encode())
-    draw(results["panels"], folder / "figure.png")
-
-
-def study_page(study: Study, results: dict[str, Any]) -> str:
-    """The page, in Markdown."""
-    lines = ["| statement | whose | verdict | what was found |", "| --- | --- | --- | --- |"]
-    for each in results["statements"]:
-        cells = (each["statement"], each["whose"], f"**{each['verdict']}**", Statement(**each).found)
-        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
-    software = results["environment"]
-    machine = machine_name(software["processor"], software["threads"])
-    summary = f"{results['title']}. {results['tested']} of {len(results['statements'])} statements are tested."
-    parts = [
-        f"# Study: {study.name}",
-        summary + (f" {OF_QUICK}" if results["size"] == "quick" else ""),
-        f"**What is stated.** {study.about}",
-        f"![{results['title']}](figure.png)",
-        "*Second-hand* is what others quote of a paper whose own text was not seen.",
-        "\n".join(lines),
-        f"Run it again with `{results['command']}`, in a clone: the finished grids are read from `model_cards/grids`. "
-        f"`leaner study {study.name} --quick` takes less than two minutes and checks the code. These results took "
-        f"{results['seconds']:.0f} s of processor time; {machine}; torch {software['torch']}. `results.json` has "
-        "the rule and the numbers behind each verdict, the seeds and all settings. What was expected, what changed "
-        "and why: "
-        "[the log](../../LOG.md).",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def draw(panels: list[dict[str, Any]], path: Path) -> None:
-    """All panels, two a row."""
-    from matplotlib.figure import Figure
-
-    rows = math.ceil(len(panels) / 2)
-    figure = Figure((10, 3.2 * rows), layout="constrained")
-    axes = list(figure.subplots(rows, 2, squeeze=False).flat)
-    for axis, panel in zip(axes, panels):
-        for line in panel["lines"]:
-            (drawn,) = axis.plot(line["x"], line["y"], ".-", label=line["label"], linewidth=1.2)
-            if line.get("low") is not None:
-                axis.fill_between(line["x"], line["low"], line["high"], color=drawn.get_color(), alpha=0.15)
-        if panel.get("level") is not None:
-            axis.axhline(panel["level"], color="grey", linestyle=":")
-        axis.set(xlabel=panel["x"], ylabel=panel["y"])
-        axis.set(xscale=panel.get("x_scale", "linear"), yscale=panel.get("y_scale", "linear"))
-        axis.set_title(panel["title"], fontsize=9)
-        axis.legend(fontsize=7)
-    for axis in axes[len(panels) :]:
-        axis.remove()
-    figure.savefig(path, dpi=75)
-
-
 # Numbers and verdicts.
 
 
-def rounded(value: float, digits: int = 6) -> float:
-    """To so many significant digits: what is stored and printed."""
-    return float(f"{value:.{digits}g}")
+def rounded(value: float) -> float:
+    """To six significant digits: what is stored."""
+    return float(f"{value:.6g}")
 
 
-def line(label: str, x: Sequence[float], values: Sequence[Tensor]) -> Line:
-    """The mean over the trials (R,) at each x, with the least and the greatest."""
-    each = [value.tolist() for value in values]
-    return Line(
-        label=label,
-        x=list(x),
-        y=[rounded(sum(trials) / len(trials)) for trials in each],
-        low=[rounded(min(trials)) for trials in each],
-        high=[rounded(max(trials)) for trials in each],
-    )
+def line(label: str, x: Sequence[float], values: Sequence[Tensor | Sequence[float]]) -> dict[str, Any]:
+    """Of a panel: at each x the mean over the trials (R,), with the least and the greatest."""
+    y = [[float(one) for one in each] for each in values]
+    return {
+        "label": label,
+        "x": list(x),
+        "y": [rounded(sum(each) / len(each)) for each in y],
+        "low": [rounded(min(each)) for each in y],
+        "high": [rounded(max(each)) for each in y],
+    }
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
     """Of ln y over ln x, by least squares."""
-    return rounded(float(np.polyfit(np.log(x), np.log(y), 1)[0]))
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def most(trials: int) -> int:
@@ -287,71 +173,48 @@ def most(trials: int) -> int:
     return max(trials - trials // 5, 1)
 
 
-def verdict(agrees: bool) -> Outcome:
-    """The word for what is one or the other."""
-    return "agrees" if agrees else "disagrees"
-
-
 def by_interval(interval: Sequence[float] | None) -> Outcome:
     """Of an effect that is stated to be above 0, by its 95 % interval; undecided if that includes 0, or is None."""
-    if interval is not None and interval[0] > 0:
-        return "agrees"
-    if interval is not None and interval[1] < 0:
-        return "disagrees"
-    return "undecided"
+    if interval is None or interval[0] <= 0 <= interval[1]:
+        return "undecided"
+    return "agrees" if interval[0] > 0 else "disagrees"
 
 
 def together(outcomes: Collection[Outcome]) -> Outcome:
-    """Of what is stated of all: agrees if all agree, disagrees if one disagrees, else undecided, as of none."""
+    """Of what is stated of all: agrees if all agree, disagrees if one disagrees, else undecided."""
+    if not outcomes:
+        return "not tested"
     if "disagrees" in outcomes:
         return "disagrees"
-    if outcomes and all(outcome == "agrees" for outcome in outcomes):
-        return "agrees"
-    return "undecided"
+    return "agrees" if set(outcomes) == {"agrees"} else "undecided"
 
 
-def by_majority(outcomes: Collection[Outcome]) -> Outcome:
+def by_majority(outcomes: Sequence[Outcome]) -> Outcome:
     """What more than half are; else undecided."""
-    counts = Counter(outcomes)
+    if not outcomes:
+        return "not tested"
     for outcome in ("agrees", "disagrees"):
-        if counts[outcome] > len(outcomes) / 2:
+        if outcomes.count(outcome) > len(outcomes) / 2:
             return outcome
     return "undecided"
 
 
-def untested(paper: str, whose: Whose, place: str, statement: str, missing: str) -> Statement:
-    """A statement with the paper's own numbers, and what its test would need."""
-    return Statement(paper, place, whose, statement, None, "not tested", "The numbers are the paper's.", {}, missing)
-
-
-class Paired(NamedTuple):
-    """Differences of several pairs of runs: their mean, its 95 % t interval and two-sided p; None of one pair."""
-
-    pairs: int
-    difference: float
-    interval: tuple[float, float] | None
-    p: float | None
-
-
-def paired(values: Sequence[float], others: Sequence[float]) -> Paired:
-    """values − others, pair by pair."""
+def paired(values: Sequence[float], others: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
+    """The mean of values − others, pair by pair, and its 95 % t interval; None of one pair."""
     from scipy.stats import ttest_1samp  # takes seconds to import
 
     differences = np.subtract(values, others)
     if len(differences) < 2:
-        return Paired(len(differences), float(differences.mean()), None, None)
-    test = ttest_1samp(differences, 0)
-    low, high = test.confidence_interval()
-    return Paired(len(differences), float(differences.mean()), (float(low), float(high)), float(test.pvalue))
+        return float(differences.mean()), None
+    low, high = ttest_1samp(differences, 0).confidence_interval()
+    return float(differences.mean()), (float(low), float(high))
 
 
 def beyond(best: float, tried: Collection[float]) -> float | None:
     """The next rate if the best is the least or the greatest of those tried; None if it lies between others."""
     if best == min(tried):
         return best / FACTOR
-    if best == max(tried):
-        return best * FACTOR
-    return None
+    return best * FACTOR if best == max(tried) else None
 
 
 def bigram_nats(before: Tensor, after: Tensor) -> Tensor:
@@ -369,7 +232,7 @@ def bigram_nats(before: Tensor, after: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GridPair:
-    """A shape against another of one grid. `gain` and its interval are in the metric's units, plus where it is better.
+    """A shape against another of one grid. `gain` and its interval are in the metric's units, plus if it is better.
 
     `interval` is the 95 % one over the seeds; `share` the parameters of the shape over those of the other, as trained.
     """
@@ -389,40 +252,18 @@ class GridPair:
         return GridPair(self.grid, self.metric, self.shape, self.other, -self.gain, (-high, -low), 1 / self.share)
 
     @property
-    def outcome(self) -> Outcome:
-        """Of the statement that the shape is better."""
-        return by_interval(self.interval)
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the shape is worse, beyond the seeds."""
-        return self.outcome == "disagrees"
-
-    @property
-    def words(self) -> str:
-        """The gain with its interval."""
-        return "{:+.4f} ({:+.4f} to {:+.4f})".format(self.gain, *self.interval)
-
-    @property
     def name(self) -> str:
         """The grid with both shapes, layers × heads × head size: a grid may have several pairs."""
-        shapes = " → ".join(
-            f"{shape.num_hidden_layers}×{shape.num_attention_heads}×{shape.head_dim}"
-            for shape in (self.other, self.shape)
-        )
-        return f"{self.grid} {shapes}"
+        shapes = (f"{c.num_hidden_layers}×{c.num_attention_heads}×{c.head_dim}" for c in (self.other, self.shape))
+        return f"{self.grid} {' → '.join(shapes)}"
 
     def numbers(self, name: str) -> dict[str, float]:
         """The gain by a name, and the ends of its interval."""
         low, high = self.interval
-        return {
-            f"{self.name}: {name}": rounded(self.gain),
-            f"{self.name}: low end": rounded(low),
-            f"{self.name}: high end": rounded(high),
-        }
+        return {f"{self.name}: {name}": self.gain, f"{self.name}: low end": low, f"{self.name}: high end": high}
 
 
-def grid_pairs(grids: Path, is_pair: Callable[[LeanConfig, LeanConfig], bool]) -> Iterator[GridPair]:
+def grid_pairs(is_pair: Callable[[LeanConfig, LeanConfig], bool], grids: Path = GRIDS_FOLDER) -> Iterator[GridPair]:
     """The shapes of all grids for which `is_pair(shape, baseline)` holds, against the baseline, over several seeds.
 
     Not of grids whose shapes are cuts of a trained model: what they compare did not begin alike.
@@ -435,13 +276,12 @@ def grid_pairs(grids: Path, is_pair: Callable[[LeanConfig, LeanConfig], bool]) -
         baseline = load_config(summary["baseline"])
         for cell in summary["shapes"]:
             shape = load_config(cell["shape"])
-            if cell["interval"] is None or not is_pair(shape, baseline):
-                continue
-            low, high = sorted(sign * value for value in cell["interval"])
-            gain, share = sign * cell["difference"], cell["parameters_over_baseline"]
-            yield GridPair(path.parent.name, summary["metric"], baseline, shape, gain, (low, high), share)
+            if cell["interval"] is not None and is_pair(shape, baseline):
+                low, high = sorted(sign * value for value in cell["interval"])
+                gain, share = sign * cell["difference"], cell["parameters_over_baseline"]
+                yield GridPair(path.parent.name, summary["metric"], baseline, shape, gain, (low, high), share)
 
 
-def rows_in(grids: Path) -> str:
-    """What a statement about the grids would need where there are none."""
-    return f"finished rows in {grids}, as in a clone of the repository; leaner sweep GRID.yaml writes them in hours"
+def alike(one: LeanConfig, other: LeanConfig, *names: str) -> bool:
+    """Whether two shapes of one family agree in width, MLP and these keys."""
+    return all(getattr(one, name) == getattr(other, name) for name in ("model_type", *WIDTHS, *names))
