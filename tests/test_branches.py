@@ -10,7 +10,7 @@ import pytest
 import yaml
 from command import leaner
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import branches, grid_cells, runs, simple_guesses, summary, sweep
+from modeling_leaner.training.experiments import baselines, branches, grid_cells, runs, summary, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
@@ -345,10 +345,10 @@ def test_guesses_read_what_the_longest_branch_has_read(workshop, monkeypatch):
     read = []
 
     def guess(task, train, held_out):
-        read.append(simple_guesses.rows_trained_on(task.arguments))
+        read.append(baselines.rows_trained_on(task.arguments))
 
-    monkeypatch.setattr(simple_guesses, "guesses_on", guess)
-    simple_guesses.guesses_of_grid(load_results(workshop()), [])
+    monkeypatch.setattr(sweep, "guesses_on", guess)
+    sweep.guesses_of_grid(load_results(workshop()), [])
     assert read == [20 * 8]
 
 

@@ -17,10 +17,10 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.experiments import evidence, run_statistics, runs, simple_guesses, summary
+from modeling_leaner.training.experiments import baselines, evidence, run_statistics, runs, summary
+from modeling_leaner.training.experiments.baselines import GUESSES, read_guesses
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
-from modeling_leaner.training.experiments.guess_files import GUESSES, read_guesses
 from modeling_leaner.training.experiments.rows import Run, read_rows
 from modeling_leaner.training.publishing import (
     cards,
@@ -331,13 +331,13 @@ def test_a_failed_move_leaves_what_was_there(error, tmp_path, monkeypatch):
     assert (target / "file").read_text() == "new"
 
 
-@pytest.mark.parametrize("wrong", ["{", "{}", "[]", "[1]", '[{"name": "a"}]', '[{"name": "a", "value": "x"}]'])
+@pytest.mark.parametrize("wrong", ["{", "{}", "[1]", '[{"name": "a"}]', '[{"name": "a", "value": "x"}]'])
 def test_guesses_of_another_form(tmp_path, wrong):
     grid = load_grid(Path(__file__).parent.parent / "training/grids/wnli.yaml")
     grid = dataclasses.replace(grid, output_dir=str(tmp_path))
     assert read_guesses(grid) is None
     (tmp_path / GUESSES).write_text(wrong)
-    with pytest.raises(ValueError, match=f"{GUESSES}: expected a list of name and value"):
+    with pytest.raises(ValueError, match=GUESSES):
         read_guesses(grid)
 
 
@@ -586,7 +586,9 @@ def test_guesses_find_what_tells_the_label(told_by):
 
     task = SimpleNamespace(processing=range(20), metric="accuracy", regression=False)
     task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
-    found = {each.name: each.value for each in simple_guesses.text_guesses(task, rows(2000), rows(500))}
+    train, held_out = rows(2000), rows(500)
+    features = baselines.text_features(task, train, held_out)
+    found = {each.name: each.value for each in baselines.fitted_guesses(task, features, train, held_out)}
     assert found.pop(told_by) > 0.95, found
     assert all(value < 0.6 for name, value in found.items() if (told_by, name) != ("length only", "bag of tokens"))
 

@@ -286,10 +286,8 @@ def bench(
             context.fail("expected one grid file, or models")
         check_grid_file(Path(models[0]))
         with slow_imports():
-            from ..training.experiments import latency, step_time
-        latency.measure_grid(Path(models[0]), rounds)
-        if latency.load_grid(Path(models[0])).branches:
-            step_time.measure_grid(Path(models[0]), rounds)
+            from ..training.experiments.timings import time_grid
+        time_grid(Path(models[0]), rounds)
         return
     check_bench(context.params)
     with slow_imports():

@@ -2,7 +2,7 @@
 
 A shape is read where its branches ended; the other one at the same cost, between two of its own branches, along a
 straight line over the logarithm of the cost, seed by seed. Nothing is read beyond the first and the last branch.
-Seconds are those of `step_time.py`, measured apart in turns, times the steps: what the runs took depends on what ran
+Seconds are those of `timings.py`, measured apart in turns, times the steps: what the runs took depends on what ran
 beside them.
 """
 

@@ -35,7 +35,7 @@ from ..tasks.distillation import kept_layers
 from ..tasks.embedding import mean_vectors
 from .encoder_rows import EncoderRows, load_rows, local_data
 from .encoder_scores import RESAMPLES, TITLES, EncoderOutput, differences, output_of, scores_of
-from .latency import inputs, seconds
+from .timings import inputs, seconds
 
 
 BATCHES = (1, 64)

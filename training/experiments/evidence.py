@@ -20,13 +20,13 @@ from ..records import (
 )
 from ..running.environment import computed_on, machine_name
 from ..running.loading import has_weights
-from . import latency
+from .baselines import best_guess
 from .branches import PARTS
 from .grid import Grid, is_cut
 from .grid_cells import cells_of
 from .grid_results import GridResults, load_folder
-from .guess_files import best_guess
 from .summary import Summary, summarise
+from .timings import config_of, length_of
 
 
 PEERS = "-transformers"  # a grid's folder with this at its end trains transformers' own model as the reference
@@ -81,7 +81,7 @@ def start_in_words(grid: Grid, shape: str) -> str | None:
 
 def cells(results: GridResults, summary: Summary) -> list[Cell]:
     """Each shape of the summary, with its sizes, its counts, every seed's value, its memory and its times."""
-    length = latency.length_of(results.grid)
+    length = length_of(results.grid)
     reported = cells_of(results)
     times = {}
     if results.latency is not None:
@@ -89,7 +89,7 @@ def cells(results: GridResults, summary: Summary) -> list[Cell]:
     described = []
     for summarised in summary.shapes:
         shape = summarised.shape
-        config, task_head = latency.config_of(results.grid, shape)
+        config, task_head = config_of(results.grid, shape)
         done = reported.finished[shape].values()
         flops = config.count_flops(length, task_head)
         memory = [row.peak_memory_bytes for row in done if row.peak_memory_bytes]

@@ -5,11 +5,10 @@ from functools import cached_property
 from pathlib import Path
 
 from ..records import Guess, LatencyFile, ResultRow, RowError
-from . import latency
+from .baselines import read_guesses, read_row_errors
 from .grid import Grid, GridError, load_grid
-from .guess_files import read_guesses, read_row_errors
 from .rows import RowsByRun, read_rows
-from .step_time import step_seconds
+from .timings import read_latency, step_seconds
 from .tuning import Tuning, tune
 
 
@@ -86,7 +85,7 @@ class GridResults:
     @cached_property
     def latency(self) -> LatencyFile | None:
         """Times of inference; None where they were not measured."""
-        return latency.read(self.grid)
+        return read_latency(self.grid)
 
     @cached_property
     def step_seconds(self) -> dict[str, float] | None:

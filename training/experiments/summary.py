@@ -16,11 +16,11 @@ from ..records import (
     Reading,
     ResultRow,
 )
+from .baselines import best_guess
 from .curves import COST_KINDS, pair_at_equal_cost
 from .grid import Grid
 from .grid_cells import GridCells, cells_of
 from .grid_results import GridResults
-from .guess_files import best_guess
 from .run_statistics import (
     BASELINE,
     deviation,

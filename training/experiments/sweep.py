@@ -24,17 +24,31 @@ from modeling_leaner.support.documents import naming, write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..data.sources import load_training
-from ..records import ResultRow
-from ..records.results import RESULTS
+from ..records import Guess, ResultRow
+from ..records.results import PUBLISHED, RESULTS
+from ..running.preparation import prepare
 from ..settings.command_line import data_options
+from ..settings.recipes import parse
+from ..tasks.embedding import Embedding
+from .baselines import GUESSES, ROW_ERRORS, guesses_on
 from .cuts import make_cuts
 from .engines import Engine, Processes, Started
 from .grid import Grid, GridError, check_same_data, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults, load_results
-from .rows import Run, result_row, write_rows
-from .run_settings import run_arguments
-from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, planned, sort_key
-from .simple_guesses import write_guesses
+from .row_errors import row_errors
+from .rows import Run, reported, result_row, write_rows
+from .run_settings import options_of_run, run_arguments
+from .runs import (
+    begin_branch,
+    can_start,
+    check_starts,
+    check_trunk,
+    command,
+    missing_runs,
+    planned,
+    shape_option,
+    sort_key,
+)
 from .soundness import check_grid, check_settings
 from .summary import summarise
 from .summary_tables import show
@@ -282,6 +296,37 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
         write_grid(grid)
         Sweep(results, jobs, engine_of(engine, jobs, Path(grid.output_dir), lock.fileno()), local).run()
     return results
+
+
+def guesses_of_grid(results: GridResults, local: Sequence[str]) -> list[Guess] | None:
+    """The simple baselines of a grid on the rows that its baseline reads. Raises ValueError if they cannot be had."""
+    grid = results.grid
+    run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
+    arguments = parse(grid.recipe, options_of_run(grid, run, shape_option(results, run), local))
+    if arguments.task != Embedding.name:  # whose labels a teacher makes
+        arguments.teacher = None
+    prepared = prepare(arguments)
+    if grid.metric not in (None, prepared.task.metric):  # no baseline is scored by it
+        return None
+    return guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
+
+
+def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
+    """Scores the simple baselines and writes guesses.json, and row_errors.json if the grid's weights are published.
+
+    Raises:
+        ValueError, OSError: the rows cannot be had.
+    """
+    fitted = guesses_of_grid(load_results(grid), data_options(data_files))
+    if fitted is None:
+        return
+    grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)
+    write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
+    errors = row_errors(grid, data_files, Path(PUBLISHED))
+    if errors:
+        write_json(grid.path(ROW_ERRORS), [error.document() for error in errors])
+    for guess in fitted:
+        print(f"{guess.name}: {guess.value:.4f}", file=sys.stderr)
 
 
 def sweep(

@@ -13,7 +13,7 @@ from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.slimming.operations import keep_layers
 
-from ..experiments.simple_guesses import guesses
+from ..experiments.baselines import guesses
 from ..records import Guess, PublishedResults, Subset
 from ..records.results import RESULTS
 from ..running.evaluation import prepare_evaluation
