@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.run_settings import run_arguments
+from modeling_leaner.training.experiments.runs import run_arguments
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.experiments.sweep import write_guesses
 from modeling_leaner.training.settings.recipes import RECIPES

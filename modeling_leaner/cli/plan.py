@@ -45,14 +45,14 @@ class Question:
 
     def measured(self, candidates: list[Candidate]) -> list[Measurement]:
         """Measurements on this machine, the starting point's first."""
-        from ..training.benchmarking.measured_shapes import measure
+        from ..training.benchmarking import measure
 
         starts = [] if self.start is None else [self.start]
         return measure([*starts, *(candidate.config for candidate in candidates)], self.setting)
 
     def seconds(self, configs: list[LeanConfig]) -> list[float]:
         """The time of one item, of each shape, on this machine."""
-        from ..training.benchmarking.measured_shapes import latencies
+        from ..training.benchmarking import latencies
 
         return latencies(configs, self.setting)
 

@@ -2,6 +2,7 @@
 
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -291,25 +292,8 @@ def bench(
         return
     check_bench(context.params)
     with slow_imports():
-        from ..training.benchmarking.bench import Options
-        from ..training.benchmarking.bench import bench as measure
-    sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "head_dim": head_dim}
-    options = Options(
-        shapes=shapes,
-        phases=phases,
-        modes=modes,
-        attentions=attentions,
-        dtypes=dtypes,
-        sizes={name: values for name, values in sizes.items() if values},
-        batches=batch,
-        lengths=length,
-        new_tokens=new_tokens,
-        device=device,
-        threads=threads,
-        rounds=rounds,
-        seconds=seconds,
-    )
-    measure(options, models or [], csv)
+        from ..training.benchmarking import bench as measure
+    measure(SimpleNamespace(**context.params))
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)

@@ -18,7 +18,7 @@ from .units import human, human_bytes, human_count
 
 
 WIDTH = 110
-Measurement = dict[str, float]  # of benchmarking.measured_shapes
+Measurement = dict[str, float]  # of training.benchmarking
 
 
 def share(value: float) -> str:

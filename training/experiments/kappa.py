@@ -25,8 +25,8 @@ from .evidence import PEERS
 from .grid_cells import cells_of
 from .grid_results import GridResults
 from .rank_correlation import NOTHING_RANKED, Correlation, rank_sums, rankable, rho_of_sums
-from .run_settings import run_arguments
 from .run_statistics import gain
+from .runs import run_arguments
 
 
 ENDS = ("start", "end")  # of training: the moments at which κ is known

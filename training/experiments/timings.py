@@ -25,7 +25,7 @@ from ..tasks.language import MaskedLM
 from ..tasks.registry import TASKS
 from .branches import recipe_of, step_of
 from .grid import Grid, GridError, load_grid
-from .run_settings import run_arguments
+from .runs import run_arguments
 
 
 MANY = 32  # inputs at a time, of `Latency.many`

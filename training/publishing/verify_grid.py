@@ -10,7 +10,7 @@ from ..experiments.evidence import gather
 from ..experiments.grid import Grid, is_cut, load_grid
 from ..experiments.grid_results import GridResults, load_folder, load_results
 from ..experiments.rows import finished_row, reported
-from ..experiments.run_settings import run_arguments
+from ..experiments.runs import run_arguments
 from ..records import Evidence, PublishedResults, ResultRow
 from ..records.results import RESULTS
 from .cut_parents import check_same_record, parent_fields
