@@ -566,7 +566,7 @@ def test_a_run_that_cannot_be_started_takes_no_device(monkeypatch, tmp_path):
         with pytest.raises(FileNotFoundError):
             engine.start([sys.executable, "-c", "pass"], tmp_path / "nowhere" / "run.log")
     run = engine.start([sys.executable, "-c", "pass"], tmp_path / "run.log")
-    assert run.device == "0" and list(engine.devices) == ["1"]
+    assert run.held == ["0"] and list(engine.devices) == ["1"]
     assert run.process.wait() == 0 and run.poll() == run.poll() == 0 and list(engine.devices) == ["1", "0"]
 
 

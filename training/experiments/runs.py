@@ -168,11 +168,17 @@ def shape_option(results: "GridResults", run: Run) -> str:
 
 
 def check_starts(results: "GridResults") -> None:
-    """Raises GridError if a run that has not finished has no weights to start from; names the first of them."""
+    """Raises GridError if runs that have not finished have no weights to start from; names all of these."""
     tuning = results.tuning
+    missing = {}
     for run in (*tuning.due, *planned(results.grid, tuning.best)):
         if tuning.due or finished_row(results.rows, run) is None:
-            shape_option(results, run)
+            try:
+                shape_option(results, run)
+            except GridError as error:
+                missing[str(error)] = run
+    if missing:
+        raise GridError("; also ".join(missing))
 
 
 def command(results: "GridResults", run: Run, local: Sequence[str] = ()) -> list[str]:
