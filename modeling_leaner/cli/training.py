@@ -282,6 +282,7 @@ def bench(
     Every combination of the lists is measured. A grid file times the grid's shapes and writes latency.json, and
     step_seconds.json if it has branches, beside its rows.
     """
+    options = SimpleNamespace(**locals())
     if models and models[0].endswith((".yaml", ".yml")):
         if len(models) > 1:
             context.fail("expected one grid file, or models")
@@ -293,7 +294,7 @@ def bench(
     check_bench(context.params)
     with slow_imports():
         from ..training.benchmarking import bench as measure
-    measure(SimpleNamespace(**context.params))
+    measure(options)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
