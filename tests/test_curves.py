@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from command import leaner
-from modeling_leaner.training.experiments import step_time
+from modeling_leaner.training.experiments import timings
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.rows import reported
@@ -86,7 +86,7 @@ def made_up(grid, shapes=("deep.json", "lean.json")):
 
 def measured(seconds=SECONDS, tokens=STEP):
     shapes = {shape: {"seconds": each, "tokens": tokens} for shape, each in seconds.items()}
-    Path(step_time.STEP_SECONDS).write_text(json.dumps({"shapes": shapes}))
+    Path(timings.STEP_SECONDS).write_text(json.dumps({"shapes": shapes}))
 
 
 def test_a_pair_at_equal_costs(grid):
@@ -130,7 +130,7 @@ def test_what_is_missing_is_not_read(grid, capsys):
 def test_times_of_another_form_or_another_step(grid, text, message):
     measured(tokens=256)
     if text is not None:
-        Path(step_time.STEP_SECONDS).write_text(text)
+        Path(timings.STEP_SECONDS).write_text(text)
     with pytest.raises(GridError, match=message):
         summarise(GridResults(grid, made_up(grid)))
 
@@ -138,8 +138,8 @@ def test_times_of_another_form_or_another_step(grid, text, message):
 def test_step_times_are_measured(grid, capsys):
     """Of the grid's own step; more layers take longer; what is written is what is read."""
     leaner("bench", "my.yaml", "--rounds", 3)
-    held = json.loads(Path(step_time.STEP_SECONDS).read_text())
-    found = step_time.step_seconds(grid)
+    held = json.loads(Path(timings.STEP_SECONDS).read_text())
+    found = timings.step_seconds(grid)
     assert found == {shape: each["seconds"] for shape, each in held["shapes"].items()} and set(found) == set(SECONDS)
     assert all(low <= each["seconds"] <= high for each in held["shapes"].values() for low, high in [each["quartiles"]])
     assert held["rounds"] == 3 and held["environment"]["torch"] and "deep.json: " in capsys.readouterr().err
@@ -156,7 +156,7 @@ def test_a_step_is_the_grids_own(grid, tmp_path):
     values["overrides"] |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "bf16": True}
     Path("my.yaml").write_text(yaml.safe_dump(values))
     changed = load_grid(Path("my.yaml"))
-    step = step_time.TrainingStep(changed, "lean.json", step_time.latency.models(changed)["lean.json"])
+    step = timings.TrainingStep(changed, "lean.json", timings.models(changed)["lean.json"])
     assert step.batch["input_ids"].shape == (4, 32) and step.arguments.bf16
     before = {name: value.clone() for name, value in step.model.named_parameters()}
     assert step.seconds() > 0

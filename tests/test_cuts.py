@@ -12,7 +12,7 @@ import yaml
 from modeling_leaner.training.experiments import cuts, grid, runs
 from modeling_leaner.training.experiments.grid import CUT_KEYS, GridError, load_grid
 from modeling_leaner.training.experiments.rows import read_rows
-from modeling_leaner.training.experiments.run_settings import run_arguments
+from modeling_leaner.training.experiments.runs import run_arguments
 from modeling_leaner.training.experiments.sweep import sweep
 from modeling_leaner.training.records import ResultRow
 from training_data import documents, save_encoder

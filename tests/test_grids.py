@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from modeling_leaner.training.experiments import latency
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.run_settings import run_arguments
-from modeling_leaner.training.experiments.simple_guesses import write_guesses
+from modeling_leaner.training.experiments.runs import run_arguments
 from modeling_leaner.training.experiments.soundness import check_grid
+from modeling_leaner.training.experiments.sweep import write_guesses
 from modeling_leaner.training.settings.recipes import RECIPES
 
 from modeling_leaner.shapes import load_config, load_shape
@@ -40,7 +39,7 @@ def test_a_grid_is_fair(path):
         assert not set(grid.tuning.seeds) & set(grid.seeds) and grid.tuning.holdout >= 200
     check_grid(grid)
     for shape in grid.shapes:
-        arguments = latency.run_arguments(grid, shape)
+        arguments = run_arguments(grid, shape)
         assert arguments.task
         # What rows were recorded with before the family had a default of its own:
         assert arguments.attn_implementation == (grid.overrides or {}).get("attn_implementation", "sdpa")

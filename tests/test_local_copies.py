@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command import leaner
-from modeling_leaner.training.experiments.guess_files import GUESSES
+from modeling_leaner.training.experiments.baselines import GUESSES
 from training_data import documents, write_shape
 from workshop import train_grid
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from modeling_leaner.training.benchmarking import measured_shapes
-from modeling_leaner.training.benchmarking.measured_shapes import Bench, made_up_batch, measure
+from modeling_leaner.training import benchmarking
+from modeling_leaner.training.benchmarking import Bench, made_up_batch, measure
 from modeling_leaner.training.settings.recipes import read_recipe
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
@@ -517,8 +517,8 @@ class TestMeasure:
                 names += tuple(f"{name}_spread" for name in names)
                 return [dict.fromkeys(names, slower * each) for each in latencies(configs, setting)]
 
-            monkeypatch.setattr(measured_shapes, "latencies", latencies)
-            monkeypatch.setattr(measured_shapes, "measure", made_up_measure)
+            monkeypatch.setattr(benchmarking, "latencies", latencies)
+            monkeypatch.setattr(benchmarking, "measure", made_up_measure)
 
         return set_to
 

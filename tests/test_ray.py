@@ -20,7 +20,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 
 from modeling_leaner.training.experiments import ray_engine  # noqa: E402
-from modeling_leaner.training.experiments.run_settings import TRAIN_COMMAND  # noqa: E402
+from modeling_leaner.training.experiments.runs import TRAIN_COMMAND  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 
@@ -147,9 +147,7 @@ def test_an_address_without_ray(environment, monkeypatch):
     """Nothing answers there, or something else: Ray itself would wait for minutes."""
     ray_engine.check_address(environment["RAY_ADDRESS"])
     monkeypatch.setattr(ray_engine, "ASKING", 15)
-    assert all(refused(address) for address in ("garbage", "127.0.0.1:1", "127.0.0.1:99999"))
-    with pytest.raises(ray_engine.GridError, match="RAY_ADDRESS=ray://127.0.0.1:1 is of Ray Client"):
-        ray_engine.check_address("ray://127.0.0.1:1")
+    assert all(refused(address) for address in ("garbage", "127.0.0.1:1"))
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert refused(f"127.0.0.1:{server.server_port}")

@@ -56,7 +56,7 @@ class Question:
 
     def measured(self, candidates: list[Candidate]) -> list[Measurement]:
         """Measurements on this machine, the starting point's first."""
-        from ..training.benchmarking.measured_shapes import measure
+        from ..training.benchmarking import measure
 
         starts = [] if self.start is None else [self.start]
         return measure([*starts, *(candidate.config for candidate in candidates)], self.setting)
@@ -107,7 +107,7 @@ def within_latency(question: Question, limit: float) -> tuple[list[Candidate], l
 
 def quick_shapes(question: Question, limit: float) -> list[Candidate]:
     """Shapes by the FLOPs that the measured time of the base allows, then by those that their own time allows."""
-    from ..training.benchmarking.measured_shapes import latencies
+    from ..training.benchmarking import latencies
 
     base = question.base
     highest = question.budget.flops or inf

@@ -2,6 +2,7 @@
 
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -281,37 +282,19 @@ def bench(
     Every combination of the lists is measured. A grid file times the grid's shapes and writes latency.json, and
     step_seconds.json if it has branches, beside its rows.
     """
+    options = SimpleNamespace(**locals())
     if models and models[0].endswith((".yaml", ".yml")):
         if len(models) > 1:
             context.fail("expected one grid file, or models")
         check_grid_file(Path(models[0]))
         with slow_imports():
-            from ..training.experiments import latency, step_time
-        latency.measure_grid(Path(models[0]), rounds)
-        if latency.load_grid(Path(models[0])).branches:
-            step_time.measure_grid(Path(models[0]), rounds)
+            from ..training.experiments.timings import time_grid
+        time_grid(Path(models[0]), rounds)
         return
     check_bench(context.params)
     with slow_imports():
-        from ..training.benchmarking.bench import Options
-        from ..training.benchmarking.bench import bench as measure
-    sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "head_dim": head_dim}
-    options = Options(
-        shapes=shapes,
-        phases=phases,
-        modes=modes,
-        attentions=attentions,
-        dtypes=dtypes,
-        sizes={name: values for name, values in sizes.items() if values},
-        batches=batch,
-        lengths=length,
-        new_tokens=new_tokens,
-        device=device,
-        threads=threads,
-        rounds=rounds,
-        seconds=seconds,
-    )
-    measure(options, models or [], csv)
+        from ..training.benchmarking import bench as measure
+    measure(options)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)

@@ -17,7 +17,7 @@ from .solver import Candidate
 
 
 WIDTH = 110
-Measurement = dict[str, float]  # of benchmarking.measured_shapes
+Measurement = dict[str, float]  # of training.benchmarking
 
 
 def heads_text(config: LeanConfig) -> str:

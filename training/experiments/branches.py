@@ -2,7 +2,7 @@
 
 A branch of B tokens takes over the trunk's checkpoint at four fifths of B and lets the learning rate fall to zero over
 the last fifth (warm-up, stable, decay; transformers' `warmup_stable_decay`). It ends with the very weights of a run of
-B tokens by that schedule, which the trunk has saved four fifths of. A branch is a run folder of its own.
+B tokens by that schedule, four fifths of which the trunk has saved. A branch is a run folder of its own.
 """
 
 import os
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
-from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning.costs import training_flops
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
@@ -49,66 +48,30 @@ class Branch(NamedTuple):
 
 
 def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
-    """The recipe with the grid's own overrides, for any phase. Raises GridError where they are refused."""
+    """The recipe with the grid's own overrides, for any phase. Raises GridError if they are refused."""
     try:
-        options = ["--shape", shape]
-        if grid.overrides is not None:
-            options += words_of(grid.overrides)
-        return parse(grid.recipe, options)
+        return parse(grid.recipe, ["--shape", shape, *words_of(grid.overrides or {})])
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
 
 
-def _row_length(arguments: RecipeArguments, config: LeanConfig) -> int:
-    """Tokens of a row: of an image, or of text as the recipe cuts it."""
-    if arguments.max_length is None or modality_of(config) is IMAGES:
-        return config.default_length
-    return arguments.max_length
-
-
 def step_of(grid: Grid, shape: str) -> Step | None:
-    """What a step of any run of a shape reads and costs; None of a task whose rows are of different lengths."""
+    """What a step of any run of a shape reads and costs; None for a task whose rows have different lengths."""
     arguments = recipe_of(grid, shape)
     task = task_of(arguments, shape_config(arguments))
     if not task.has_full_rows:
         return None
     config = recipe_config(arguments)
-    length = _row_length(arguments, config)
+    length = arguments.max_length
+    if length is None or modality_of(config) is IMAGES:
+        length = config.default_length
     rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
     flops = training_flops(config, length, task.head, arguments.mask_fraction)
     return Step(rows * length, rows * flops, length)
 
 
-def _schedule_of(arguments: RecipeArguments) -> dict[str, object]:
-    """The lr_scheduler_kwargs of a recipe; empty where it states none."""
-    if not arguments.lr_scheduler_kwargs:
-        return {}
-    return arguments.lr_scheduler_kwargs
-
-
-def _branch_of(tokens: int, step: Step, arguments: RecipeArguments) -> Branch:
-    """The branch of so many tokens.
-
-    Raises:
-        GridError: it is no whole number of steps, begins before the warm-up ends, or lies beyond the trunk.
-    """
-    unit = PARTS * step.tokens
-    if tokens % unit:
-        nearest = max(1, round(tokens / unit)) * unit
-        multiples = f"multiples of {unit:,} tokens, {PARTS} steps of {step.tokens:,} each"
-        raise GridError(f"branches: expected {multiples}, got {tokens}; the nearest is {nearest}")
-    branch = Branch(tokens // step.tokens, tokens // unit * (PARTS - 1))
-    if branch.start < arguments.warmup_steps:
-        too_early = f"its decay begins at step {branch.start}, the warm-up ends at {arguments.warmup_steps:g}"
-        raise GridError(f"branches: {tokens}: {too_early}")
-    if branch.start > arguments.max_steps:
-        too_late = f"begins at step {branch.start}, beyond the trunk of max_steps {arguments.max_steps}"
-        raise GridError(f"branches: {tokens}: {too_late}")
-    return branch
-
-
 def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:
-    """The branches of a shape by their tokens; none where the grid has none.
+    """The branches of a shape by their tokens; none if the grid has none.
 
     Raises:
         GridError: the schedule is another one or states steps of its own, the rows have no one length, or a branch
@@ -120,39 +83,46 @@ def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:
     step = step_of(grid, shape)
     if arguments.lr_scheduler_type != SCHEDULE:
         raise GridError(f"branches: expected lr_scheduler_type: {SCHEDULE}, got {arguments.lr_scheduler_type.value}")
-    stated = sorted({"num_decay_steps", "num_stable_steps"} & set(_schedule_of(arguments)))
+    stated = sorted({"num_decay_steps", "num_stable_steps"} & set(arguments.lr_scheduler_kwargs or {}))
     if stated:
-        names = ", ".join(stated)
-        raise GridError(
-            f"lr_scheduler_kwargs: {names}: expected none, a branch decays over the last fifth of its steps"
-        )
+        expected = "expected none, a branch decays over the last fifth of its steps"
+        raise GridError(f"lr_scheduler_kwargs: {', '.join(stated)}: {expected}")
     if step is None:
         raise GridError(f"branches: expected a task whose rows are all as long, got {arguments.task}")
     if arguments.warmup_steps < 1 or arguments.max_steps < 1:
         raise GridError("branches: expected warmup_steps and max_steps, the trunk's length, in steps")
-    return {tokens: _branch_of(tokens, step, arguments) for tokens in grid.branches}
+    unit = PARTS * step.tokens
+    found = {}
+    for tokens in grid.branches:
+        if tokens % unit:
+            nearest = max(1, round(tokens / unit)) * unit
+            multiples = f"multiples of {unit:,} tokens, {PARTS} steps of {step.tokens:,} each"
+            raise GridError(f"branches: expected {multiples}, got {tokens}; the nearest is {nearest}")
+        found[tokens] = branch = Branch(tokens // step.tokens, tokens // unit * (PARTS - 1))
+        if not arguments.warmup_steps <= branch.start <= arguments.max_steps:
+            limits = f"the warm-up's end at {arguments.warmup_steps:g} and the trunk's at {arguments.max_steps}"
+            raise GridError(f"branches: {tokens}: its decay begins at step {branch.start}, expected between {limits}")
+    return found
 
 
 def trunk_settings(grid: Grid, shape: str) -> dict[str, object]:
-    """What a trunk is trained with beside the grid's overrides: no decay, and checkpoints where branches begin."""
+    """What a trunk is trained with beyond the grid's overrides: no decay, and checkpoints where branches begin."""
     arguments = recipe_of(grid, shape)
-    schedule = dict(_schedule_of(arguments))
-    schedule["num_decay_steps"] = 0
-    schedule["num_stable_steps"] = arguments.max_steps  # after the warm-up: it never ends
+    # num_stable_steps follow the warm-up: the schedule never ends.
+    schedule = {"num_decay_steps": 0, "num_stable_steps": arguments.max_steps}
     starts = [branch.start for branch in branches_of(grid, shape).values()]
-    return {"lr_scheduler_kwargs": schedule, "checkpoint_steps": starts}
+    return {"lr_scheduler_kwargs": {**(arguments.lr_scheduler_kwargs or {}), **schedule}, "checkpoint_steps": starts}
 
 
 def branch_settings(grid: Grid, shape: str, tokens: int) -> dict[str, object]:
-    """What a branch, or a whole run by its schedule, is trained with beside the grid's overrides."""
+    """What a branch, or a whole run by its schedule, is trained with beyond the grid's overrides."""
     branch = branches_of(grid, shape)[tokens]
-    schedule = dict(_schedule_of(recipe_of(grid, shape)))
-    schedule["num_decay_steps"] = branch.steps - branch.start
+    schedule = {**(recipe_of(grid, shape).lr_scheduler_kwargs or {}), "num_decay_steps": branch.steps - branch.start}
     return {"max_steps": branch.steps, "lr_scheduler_kwargs": schedule}
 
 
 def checkpoint_of(trunk: Path, step: int) -> Path | None:
-    """The trunk's whole checkpoint at a step; None where it is not there."""
+    """The trunk's whole checkpoint at a step; None if it is not there."""
     return next((path for path in whole_checkpoints(trunk) if path.name == f"checkpoint-{step}"), None)
 
 
@@ -174,21 +144,18 @@ def begin(folder: Path, trunk: Path, step: int, recipe: str, options: Sequence[s
     shutil.copytree(checkpoint, pending / checkpoint.name)
     shutil.copyfile(trunk / STARTED, pending / STARTED)
     write_recipe(pending, parse(recipe, options), recipe)
-    origin = {"trunk": trunk.name, "step": step, "sha256": sha256(checkpoint / WEIGHTS)}
-    write_json(pending / ORIGIN, origin)
+    write_json(pending / ORIGIN, {"trunk": trunk.name, "step": step, "sha256": sha256(checkpoint / WEIGHTS)})
     os.replace(pending, folder)
 
 
 def origin_of(folder: Path) -> str | None:
-    """Hash of the weights that a branch was begun from; None of any other run."""
+    """Hash of the weights that a branch was begun from; None for any other run."""
     path = folder / ORIGIN
-    if not path.is_file():
-        return None
-    return read_json(path)["sha256"]
+    return read_json(path)["sha256"] if path.is_file() else None
 
 
 def check_origin(folder: Path, trunk: Path, step: int, begun_from: str) -> None:
-    """Raises GridError where the trunk now holds other weights at the step than those that a branch was begun from."""
+    """Raises GridError if the trunk now holds other weights at the step than those that a branch was begun from."""
     weights = trunk / f"checkpoint-{step}" / WEIGHTS
     if weights.is_file() and sha256(weights) != begun_from:
         change = f"{weights} is not what the branch {folder.name} was begun from: the trunk has changed"

@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import islice, takewhile
 from pathlib import Path
 
 from transformers import pipeline, set_seed
@@ -26,14 +27,8 @@ def plain_words(text: str) -> list[str]:
 
 def prompts_of(texts: Iterable[str]) -> list[str]:
     """The first `PROMPT_WORDS` words of the first `PROMPTS` texts that go on for as many again."""
-    prompts = []
-    for text in texts:
-        words = text.split()
-        if len(words) >= 2 * PROMPT_WORDS:
-            prompts.append(" ".join(words[:PROMPT_WORDS]))
-        if len(prompts) == PROMPTS:
-            break
-    return prompts
+    long_enough = (words for words in map(str.split, texts) if len(words) >= 2 * PROMPT_WORDS)
+    return [" ".join(words[:PROMPT_WORDS]) for words in islice(long_enough, PROMPTS)]
 
 
 def continued(folder: Path | str, prompts: list[str]) -> list[str]:
@@ -44,30 +39,18 @@ def continued(folder: Path | str, prompts: list[str]) -> list[str]:
     return [generate(prompt, **options)[0]["generated_text"] for prompt in prompts]
 
 
-def _common_beginning(words: list[str], others: list[str]) -> list[str]:
-    """The words that both lists begin with."""
-    common = []
-    for word, other in zip(words, others):
-        if word != other:
-            break
-        common.append(word)
-    return common
-
-
 def longest_copy(texts: Iterable[str], originals: Iterable[str]) -> list[str]:
-    """The longest run of words of `texts` that is in one of `originals` too; empty below `LEAST` words."""
-    written = [plain_words(text) for text in texts]
-    places = defaultdict(list)  # where each run of LEAST words begins: text and word
-    for index, words in enumerate(written):
+    """The longest run of words of `texts` that is also in one of `originals`; empty below `LEAST` words."""
+    places = defaultdict(list)  # of each run of LEAST words: the words from there to the end of its text
+    for words in map(plain_words, texts):
         for start in range(len(words) - LEAST + 1):
-            places[tuple(words[start : start + LEAST])].append((index, start))
+            places[tuple(words[start : start + LEAST])].append(words[start:])
     longest = []
-    for original in originals:
-        words = plain_words(original)
+    for words in map(plain_words, originals):
         for start in range(len(words) - LEAST + 1):
-            for index, place in places.get(tuple(words[start : start + LEAST]), ()):
-                own = written[index][place:]
-                copied = _common_beginning(own, words[start : start + len(own)])
+            for own in places.get(tuple(words[start : start + LEAST]), ()):
+                pairs = zip(own, words[start : start + len(own)])
+                copied = [word for word, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
                 longest = max(longest, copied, key=len)
     return longest
 

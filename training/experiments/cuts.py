@@ -1,8 +1,8 @@
 """The shapes of a grid that are cuts of one trained model: made before the first run, as `leaner slim` makes them.
 
-What is left out is chosen by the change of the output on training rows of the grid's recipe. Of a cut git may hold
-config.json and slim.json alone, so that the grid can be read without weights: it is then made anew, and has to come
-out as it was.
+What is left out is chosen by the change of the output on training rows of the grid's recipe. Git may hold only
+config.json and slim.json of a cut, so that the grid can be read without weights: the cut is then made again, and has
+to come out as it was.
 """
 
 import math
@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from transformers import PreTrainedModel
-
 from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError
-from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, slim
+from modeling_leaner.slimming.slim import RECORD, Slimmed, Target, slim
 from modeling_leaner.source_files import weights_sha256
 from modeling_leaner.support.documents import read_object, write_json
 
@@ -48,16 +46,16 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
     try:
         prepared = prepare_source(grid, local)
         model = build_model(prepared.arguments, prepared.task).eval()
-        choosing_batches, held_out_batches = calibration_batches(prepared)
+        batches = calibration_batches(prepared)
     except (ValueError, OSError) as error:
         raise GridError(f"cut_from: {grid.cut_from}: {' '.join(str(error).split())}") from error
     parent_sha256 = weights_sha256(grid.cut_from)
     for shape in missing:
         try:
-            slimmed = slim(model, Target(**grid.cuts[shape]), choosing_batches, held_out_batches)
-        except SlimError as error:
+            slimmed = slim(model, Target(**grid.cuts[shape]), *batches)
+            write_cut(Path(shape), slimmed, prepared.task.processing, parent_sha256)
+        except (SlimError, OSError) as error:
             raise GridError(f"cuts: {shape}: {error}") from error
-        write_cut(Path(shape), slimmed, prepared.task.processing, parent_sha256)
         change = slimmed.cuts[-1].change
         print(f"{shape}: cut from {grid.cut_from}; the output changed by {change:.3f}", file=sys.stderr, flush=True)
 
@@ -65,11 +63,11 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
 def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
     """The model to cut and its rows, as a run of the grid would prepare them.
 
-    A teacher stays where it makes the labels, for them alone; the run is of so few steps that it runs over few rows.
+    A teacher is only used if it makes the labels; the run is of so few steps that it reads few rows.
     """
     overrides = dict(grid.overrides or {})
     if local:
-        overrides.pop("data_files", None)  # this machine's copy takes its place
+        overrides.pop("data_files", None)  # replaced by this machine's copy
     arguments = parse(grid.recipe, ["--shape", grid.cut_from, *words_of(overrides), *local])
     arguments.max_steps = math.ceil(ROWS / arguments.train_batch_size)
     arguments.distill_hidden = 0.0  # whose layers are named for the cuts, not for the model that is cut
@@ -78,76 +76,62 @@ def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
     return prepare(arguments)
 
 
-def calibration_batches(prepared: PreparedRun) -> tuple[list[Batch], list[Batch]]:
-    """Training rows, evenly over all of them, as a run evaluates them: to choose by, and held out."""
-    choosing_places, held_out_places = halves(evenly(len(prepared.train), ROWS))
-    return batches_at(prepared, choosing_places), batches_at(prepared, held_out_places)
-
-
-def batches_at(prepared: PreparedRun, places: list[int]) -> list[Batch]:
-    """These rows as the model reads them."""
+def calibration_batches(prepared: PreparedRun) -> list[list[Batch]]:
+    """Training rows, evenly over all of them, as the model reads them: those to choose by, and those held out."""
     inputs = prepared.task.processing.model_input_names
     return [
-        {name: tensor for name, tensor in batch.items() if name in inputs}
-        for batch in evaluation_batches(prepared.task, prepared.train, places, BATCH_SIZE)
+        [
+            {name: tensor for name, tensor in batch.items() if name in inputs}
+            for batch in evaluation_batches(prepared.task, prepared.train, places, BATCH_SIZE)
+        ]
+        for places in halves(evenly(len(prepared.train), ROWS))
     ]
 
 
 def write_cut(folder: Path, slimmed: Slimmed, processing: object, parent_sha256: str | None) -> None:
     """The folder of a cut: its model, what it reads by, and slim.json; the weights come last, with them it is whole.
 
-    `parent_sha256`: hash of the weights that were cut; None where they are not one file.
+    `parent_sha256`: hash of the weights that were cut; None if they are not one file.
 
     Raises:
-        GridError: the folder has another cut, one of other weights, or another configuration; or it cannot be written
-            to.
+        GridError: the folder has another cut, one of other weights, or another configuration.
+        OSError: the folder cannot be written to.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".cut-") as scratch:
-            for part in (slimmed.model, processing):
-                part.save_pretrained(scratch)
-            record = {"parent_weights_sha256": parent_sha256, "cuts": [asdict(cut) for cut in slimmed.cuts]}
-            write_json(Path(scratch) / RECORD, record)
-            check_same_shape(folder, slimmed.model)
-            held = set()
-            if (folder / RECORD).is_file():
-                check_same_cuts(folder, slimmed.cuts, parent_sha256)
-                # Those in git stay: the same cut, but for the rounding of its changes.
-                held = {name for name in ("config.json", RECORD) if (folder / name).is_file()}
-            weights_last = sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS)
-            for path in weights_last:
-                if path.name not in held:
-                    path.replace(folder / path.name)
-    except OSError as error:
-        raise GridError(f"cuts: {folder}: cannot be written: {error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".cut-") as scratch:
+        for part in (slimmed.model, processing):
+            part.save_pretrained(scratch)
+        record = {"parent_weights_sha256": parent_sha256, "cuts": [asdict(cut) for cut in slimmed.cuts]}
+        write_json(Path(scratch) / RECORD, record)
+        check_same_cut(folder, slimmed, parent_sha256)
+        held = set()
+        if (folder / RECORD).is_file():  # the same cut, but for the rounding of its changes: those in git stay
+            held = {name for name in ("config.json", RECORD) if (folder / name).is_file()}
+        for path in sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS):
+            if path.name not in held:
+                path.replace(folder / path.name)
 
 
-def check_same_shape(folder: Path, model: PreTrainedModel) -> None:
-    """Raises GridError where the folder holds the configuration of another shape."""
-    if not (folder / "config.json").is_file():
+def check_same_cut(folder: Path, slimmed: Slimmed, parent_sha256: str | None) -> None:
+    """Raises GridError if the folder holds the configuration of another shape or the record of another cut."""
+    if (folder / "config.json").is_file():
+        before = load_config(str(folder))
+        for key in ("heads_per_layer", "head_dim", "intermediate_size", "hidden_size"):
+            old, new = getattr(before, key), getattr(slimmed.model.config, key)
+            if old != new:
+                raise GridError(f"cuts: {folder}/config.json has {key} {old}, but the cut came out with {new}")
+    file = folder / RECORD
+    if not file.is_file():
         return
-    before = load_config(str(folder))
-    for key in ("heads_per_layer", "head_dim", "intermediate_size", "hidden_size"):
-        old = getattr(before, key)
-        new = getattr(model.config, key)
-        if old != new:
-            raise GridError(f"cuts: {folder}/config.json has {key} {old}, but the cut came out with {new}")
-
-
-def check_same_cuts(folder: Path, cuts: list[Cut], parent_sha256: str | None) -> None:
-    """Raises GridError where slim.json of the folder records other cuts, or one of other weights, or is no record."""
     try:
-        record = read_object(folder / RECORD)
+        record = read_object(file)
         before = [(cut["part"], cut["after"]) for cut in record["cuts"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise GridError(f"cuts: {folder / RECORD}: no record of cuts: {error!r}") from error
-    now = [(cut.part, cut.after) for cut in cuts]
+        raise GridError(f"cuts: {file}: no record of cuts: {error!r}") from error
+    now = [(cut.part, cut.after) for cut in slimmed.cuts]
     if before != now:
-        raise GridError(f"cuts: {folder / RECORD}: expected {before}, but the cut came out with {now}")
+        raise GridError(f"cuts: {file}: expected {before}, but the cut came out with {now}")
     held = record.get("parent_weights_sha256")
     if held is not None and held != parent_sha256:
-        raise GridError(
-            f"cuts: {folder / RECORD}: parent_weights_sha256 is {held}, but cut_from has {parent_sha256}; "
-            f"the parent was replaced: remove {folder} and the grid's rows"
-        )
+        replaced = f"the parent was replaced: remove {folder} and the grid's rows"
+        raise GridError(f"cuts: {file}: parent_weights_sha256 is {held}, but cut_from has {parent_sha256}; {replaced}")

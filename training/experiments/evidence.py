@@ -9,12 +9,12 @@ from modeling_leaner.shapes import heads_of
 from ..records import Cell, Evidence, ResultRow, RunResults
 from ..running.environment import computed_on, machine_name
 from ..running.loading import has_weights
-from . import latency
+from .baselines import best_guess
 from .branches import PARTS
 from .grid import Grid, is_cut
 from .grid_results import GridResults, load_folder
-from .guess_files import best_guess
 from .statistics import Cells, Summary, summarise
+from .timings import config_of, length_of
 
 
 PEERS = "-transformers"  # a grid's folder with this at its end trains transformers' own model as the reference
@@ -46,13 +46,13 @@ def start_in_words(grid: Grid, shape: str) -> str | None:
 
 def cells(results: GridResults, summary: Summary) -> list[Summary]:
     """Each shape of the summary, with its sizes, every seed's value, its memory in bytes and its times in seconds."""
-    length = latency.length_of(results.grid)
+    length = length_of(results.grid)
     reported = Cells(results)
     times = results.latency.document()["shapes"] if results.latency else {}
     described = []
     for summarised in summary["shapes"]:
         shape = summarised["shape"]
-        config, task_head = latency.config_of(results.grid, shape)
+        config, task_head = config_of(results.grid, shape)
         runs = reported.runs(shape)
         flops = config.count_flops(length, task_head)
         memory = runs["peak_memory_bytes"].dropna().tolist()

@@ -37,10 +37,10 @@ whole of whatever length, and being of the same type is enough. A grid with bran
 import math
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
@@ -81,189 +81,147 @@ def is_folder_name(value: object) -> bool:
 
 
 def _number(value: object) -> object:
-    """A value as a float, where it spells a number: 1e-3 is text in YAML 1.1. Any other is returned as it is."""
-    if not isinstance(value, str):
-        return value
+    """A value as a float if it spells a number: 1e-3 is text in YAML 1.1. Any other is returned as it is."""
     try:
-        return float(value)
+        return float(value) if isinstance(value, str) else value
     except ValueError:
         return value
 
 
-def _different(values: list) -> list:
-    if any(values.count(value) > 1 for value in values):
-        raise ValueError("the same twice")
-    return values
-
-
-def _increasing(values: list) -> list:
-    if values != sorted(set(values)):
-        raise ValueError("not increasing")
-    return values
-
-
-def _folder_names(names: dict[str, str]) -> dict[str, str]:
-    """What `publish` maps shapes to."""
-    if not all(map(is_folder_name, names.values())) or "grids" in names.values():
-        raise ValueError("no name of a folder")
-    _different([*names.values()])
-    return names
-
-
-def _of_a_copy(files: str) -> str:
-    """What `data_files` names. Raises ValueError where FOLDER is not in it."""
-    if "FOLDER" not in files:
-        raise ValueError("no FOLDER")
-    return files
-
-
-def _holds_nan(value: object) -> bool:
+def _has_nan(value: object) -> bool:
     """Whether a value, or one within it, is no number."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return any(map(_holds_nan, value))
+    if isinstance(value, dict | list):
+        return any(map(_has_nan, value.values() if isinstance(value, dict) else value))
     return isinstance(value, float) and math.isnan(value)
 
 
-def _training_settings(settings: dict[str, object]) -> dict[str, object]:
-    """Settings of which a sweep sets none itself, and none is NaN."""
-    if not settings.keys().isdisjoint(SET_BY_SWEEP) or _holds_nan(settings):
-        raise ValueError("not to be set")
-    return settings
+def _that(holds: Callable[[Any], bool]) -> AfterValidator:
+    """Refuses values for which a condition does not hold; `read_keys` words the message."""
+
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError
+        return value
+
+    return AfterValidator(check)
 
 
-def _cut_keys(cut: dict[str, object]) -> dict[str, object]:
-    """What is left of a model: `keep` lists layers, the other keys are numbers."""
-    if not cut or not set(cut) <= set(CUT_KEYS):
-        raise ValueError("unknown, or nothing")
-    if any(isinstance(value, list) != (key == "keep") for key, value in cut.items()):
-        raise ValueError("a list in place of a number, or a number in place of one")
-    return cut
+def _differ(values: list) -> bool:
+    return all(values.count(value) == 1 for value in values)
 
 
-# What a value has to be. Where it is not, read_keys says it in the words of the key, not in those of pydantic.
+DIFFERENT = _that(_differ)
+INCREASING = _that(lambda values: values == sorted(set(values)))
 Text = Annotated[str, Field(min_length=1)]
 Positive = Annotated[PositiveFloat, BeforeValidator(_number)]
-Names = Annotated[list[Text], Field(min_length=1), AfterValidator(_different)]
-Seeds = Annotated[list[NonNegativeInt], Field(min_length=1), AfterValidator(_different)]
-Rates = Annotated[list[Positive], Field(min_length=1), AfterValidator(_increasing)]
-Budgets = Annotated[list[PositiveInt], Field(min_length=1), AfterValidator(_increasing)]
-Pair = Annotated[list[Text], Field(min_length=2, max_length=2), AfterValidator(_different)]
-Contrasts = Annotated[list[Pair], Field(min_length=1), AfterValidator(_different)]
-Settings = Annotated[dict[str, str | bool | int | float | list | dict], AfterValidator(_training_settings)]
-CutKeys = Annotated[dict[str, PositiveInt | Seeds], AfterValidator(_cut_keys)]
-CopyFiles = Annotated[str, AfterValidator(_of_a_copy)]
-FolderNames = Annotated[dict[str, str], AfterValidator(_folder_names)]
+Names = Annotated[list[Text], Field(min_length=1), DIFFERENT]
+Seeds = Annotated[list[NonNegativeInt], Field(min_length=1), DIFFERENT]
+Rates = Annotated[list[Positive], Field(min_length=1), INCREASING]
+Budgets = Annotated[list[PositiveInt], Field(min_length=1), INCREASING]
+Pair = Annotated[list[Text], Field(min_length=2, max_length=2), DIFFERENT]
+Contrasts = Annotated[list[Pair], Field(min_length=1), DIFFERENT]
+Settings = Annotated[
+    dict[str, str | bool | int | float | list | dict],
+    _that(lambda settings: settings.keys().isdisjoint(SET_BY_SWEEP) and not _has_nan(settings)),
+]
+CutKeys = Annotated[
+    dict[str, PositiveInt | Seeds],
+    _that(lambda cut: cut and set(cut) <= set(CUT_KEYS)),
+    _that(lambda cut: all(isinstance(value, list) == (key == "keep") for key, value in cut.items())),
+]
+CopyFiles = Annotated[str, _that(lambda files: "FOLDER" in files)]
+FolderNames = Annotated[
+    dict[str, str],
+    _that(lambda names: all(is_folder_name(name) and name != "grids" for name in names.values())),
+    _that(lambda names: _differ([*names.values()])),
+]
 
-OTHER_SETTINGS = f"training settings other than {', '.join(SET_BY_SWEEP)}"
-STRICT = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+def key(expected: str, default: object = None) -> Any:
+    """A key that may be left out; `expected` is what a message says."""
+    return Field(default=default, description=expected)
+
+
+def needed(expected: str) -> Any:
+    """A key that may not be left out."""
+    return Field(description=expected)
+
+
+SETTINGS = f"training settings other than {', '.join(SET_BY_SWEEP)}"
+SEEDS = "a list of different whole numbers from 0"
+PLACES = "shapes of the grid and different names of their folders, of a-z, 0-9, dots and hyphens"
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TuningKeys:
-    """The keys under `tuning`, each with what is expected of it."""
+    """The keys under `tuning`."""
 
-    seeds: Seeds
-    """a list of different whole numbers from 0"""
-    holdout: PositiveInt
-    """how many rows of the training split to evaluate on"""
-    extend: NonNegativeInt = 3
-    """how often the learning rates may grow at either edge"""
-    overrides: Settings | None = Field(default=None, description=OTHER_SETTINGS)
-    tokens: PositiveInt | None = None
-    """one of branches"""
+    seeds: Seeds = needed(SEEDS)
+    holdout: PositiveInt = needed("how many rows of the training split to evaluate on")
+    extend: NonNegativeInt = key("how often the learning rates may grow at either edge", 3)
+    overrides: Settings | None = key(SETTINGS)
+    tokens: PositiveInt | None = key("one of branches")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Grid:
-    """The keys of a grid file, each with what is expected of it."""
+    """The keys of a grid file, which the beginning of this module explains."""
 
-    recipe: Text
-    """the name or path of a recipe"""
-    shapes: Names
-    """a list of different names or paths"""
-    baseline: Text
-    """one of shapes"""
-    seeds: Seeds
-    """a list of different whole numbers from 0"""
-    learning_rates: Rates
-    """positive numbers, strictly increasing"""
-    tuning: TuningKeys | None = None
-    """seeds, holdout ..."""
-    unsound_tuning: Text | None = None
-    """the reason, in words"""
-    overrides: Settings | None = Field(default=None, description=OTHER_SETTINGS)
-    output_dir: Text
-    """a folder"""
-    metric: Text | None = None
-    """the name of a metric"""
-    start_from: Text | None = None
-    """the output_dir of a grid over the same shapes"""
-    start_seed: NonNegativeInt | None = None
-    """a seed of the grid in start_from"""
-    cut_from: Text | None = None
-    """the folder of a trained model"""
-    cuts: dict[Text, CutKeys] | None = Field(
-        default=None, description=f"folders of shapes, each with some of {', '.join(CUT_KEYS)}"
-    )
-    beside: Text | None = None
-    """the output_dir of another grid"""
-    length: PositiveInt | None = None
-    """a number of tokens from 1"""
-    data: Text | None = None
-    """what the rows are, in words"""
-    data_files: CopyFiles | None = None
-    """values of --data_files in which FOLDER stands for the copy's folder"""
-    hub: bool = False
-    """true or false"""
-    publish: FolderNames | None = None
-    """shapes of the grid and different names of their folders, of a-z, 0-9, dots and hyphens"""
-    margin: Positive | None = None
-    """a positive number, in the metric's units"""
-    test: Literal["non-inferiority"] | None = None
-    """non-inferiority"""
-    branches: Budgets | None = None
-    """numbers of tokens, strictly increasing"""
-    seeds_of: dict[Text, Seeds] | None = None
-    """shapes and lists of some of seeds"""
-    contrasts: Contrasts | None = None
-    """a list of different pairs of different shapes"""
+    recipe: Text = needed("the name or path of a recipe")
+    shapes: Names = needed("a list of different names or paths")
+    baseline: Text = needed("one of shapes")
+    seeds: Seeds = needed(SEEDS)
+    learning_rates: Rates = needed("positive numbers, strictly increasing")
+    tuning: TuningKeys | None = key("seeds, holdout ...")
+    unsound_tuning: Text | None = key("the reason, in words")
+    overrides: Settings | None = key(SETTINGS)
+    output_dir: Text = needed("a folder")
+    metric: Text | None = key("the name of a metric")
+    start_from: Text | None = key("the output_dir of a grid over the same shapes")
+    start_seed: NonNegativeInt | None = key("a seed of the grid in start_from")
+    cut_from: Text | None = key("the folder of a trained model")
+    cuts: dict[Text, CutKeys] | None = key(f"folders of shapes, each with some of {', '.join(CUT_KEYS)}")
+    beside: Text | None = key("the output_dir of another grid")
+    length: PositiveInt | None = key("a number of tokens from 1")
+    data: Text | None = key("what the rows are, in words")
+    data_files: CopyFiles | None = key("values of --data_files in which FOLDER stands for the copy's folder")
+    hub: bool = key("true or false", False)
+    publish: FolderNames | None = key(PLACES)
+    margin: Positive | None = key("a positive number, in the metric's units")
+    test: Literal["non-inferiority"] | None = key("non-inferiority")
+    branches: Budgets | None = key("numbers of tokens, strictly increasing")
+    seeds_of: dict[Text, Seeds] | None = key("shapes and lists of some of seeds")
+    contrasts: Contrasts | None = key("a list of different pairs of different shapes")
 
     def path(self, name: str) -> Path:
         return Path(self.output_dir) / name
 
     def seeds_for(self, shape: str) -> list[int]:
         """The seeds that a shape is reported with."""
-        if self.seeds_of is None:
-            return self.seeds
-        return self.seeds_of.get(shape, self.seeds)
+        return (self.seeds_of or {}).get(shape, self.seeds)
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the last branch; None of a grid without branches."""
-        if not self.branches:
-            return None
-        return self.branches[-1]
+        """Tokens of the last branch; None for a grid without branches."""
+        return self.branches[-1] if self.branches else None
 
     def partners(self, shape: str) -> list[str]:
         """The folders that are published with that of a shape."""
-        if self.publish is None:
-            return []
-        return [name for published, name in self.publish.items() if published != shape]
+        return [name for published, name in (self.publish or {}).items() if published != shape]
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     return did_you_mean(name, names, " (did you mean {}?)")
 
 
-def read_keys(kind: type, values: dict, where: str = "") -> object:
+def read_keys(kind: type, values: dict, where: str = "") -> Any:
     """A `Grid` or its `TuningKeys`; `where` precedes the keys in messages.
 
     Raises:
         GridError: a key is unknown, missing or mistyped; names it and what was expected.
     """
-    keys = [key.name for key in fields(kind)]
+    keys = [field.name for field in fields(kind)]
     for name in map(str, values):
         if name not in keys:
             raise GridError(f"{where}{name}: unknown key, expected one of {', '.join(keys)}{_nearest(name, keys)}")
@@ -276,15 +234,6 @@ def read_keys(kind: type, values: dict, where: str = "") -> object:
         if name not in given:
             raise GridError(f"{where}{name}: missing, expected {expected}") from error
         raise GridError(f"{where}{name}: expected {expected}, got {given[name]!r:.100}") from error
-
-
-def _with_seeds(tuning: dict) -> dict:
-    """The keys under `tuning` with `seeds`; those of older grids state one `seed`."""
-    if "seed" not in tuning:
-        return tuning
-    if "seeds" in tuning:
-        raise GridError("tuning.seed: expected seeds alone, got both")
-    return {"seeds": [tuning["seed"]], **{key: value for key, value in tuning.items() if key != "seed"}}
 
 
 def load_grid(path: Path) -> Grid:
@@ -301,113 +250,83 @@ def load_grid(path: Path) -> Grid:
         raise GridError(str(error)) from error
     try:
         values = {"output_dir": f"runs/sweeps/{path.stem}", **values}
-        if isinstance(values.get("tuning"), dict):
-            values["tuning"] = read_keys(TuningKeys, _with_seeds(values["tuning"]), "tuning.")
-        return _checked(read_keys(Grid, values))
+        tuning = values.get("tuning")
+        if isinstance(tuning, dict):
+            if "seed" in tuning and "seeds" not in tuning:  # of older files
+                tuning = {"seeds": [tuning["seed"]], **{name: tuning[name] for name in tuning if name != "seed"}}
+            values["tuning"] = read_keys(TuningKeys, tuning, "tuning.")
+        grid = read_keys(Grid, values)
+        _check_shapes(grid)
+        _check_keys_fit(grid)
     except GridError as error:
         raise GridError(f"{path}: {error}") from error
+    return grid
 
 
 def _check_shapes(grid: Grid) -> None:
-    """Raises GridError where a shape is unknown or there twice, or `baseline` or `publish` names another one."""
+    """Raises GridError if a shape is unknown or there twice, or a key names one that the grid has not."""
     for shape in grid.shapes:
         if shape not in shape_names() and not os.path.exists(shape) and not is_made(grid, shape):
             hint = _nearest(shape, shape_names())
             raise GridError(f"shapes: expected named shapes or paths, got {shape:.200}{hint}")
     if len({slug(shape) for shape in grid.shapes}) < len(grid.shapes):
         raise GridError(f"shapes: expected names that give different folder names, got {', '.join(grid.shapes)}")
-    if grid.baseline not in grid.shapes:
-        hint = _nearest(grid.baseline, grid.shapes)
-        raise GridError(f"baseline: expected one of {', '.join(grid.shapes)}, got {grid.baseline}{hint}")
-    if grid.publish is not None and not set(grid.publish) <= set(grid.shapes):
-        raise GridError(f"publish: expected shapes of the grid, got {', '.join(map(str, grid.publish))}")
+    named = {
+        "baseline": [grid.baseline],
+        "publish": grid.publish or [],
+        "contrasts": [shape for pair in grid.contrasts or [] for shape in pair],
+        "seeds_of": grid.seeds_of or [],
+    }
+    for name, shapes in named.items():
+        for shape in shapes:
+            if shape not in grid.shapes:
+                known = f"one of {', '.join(grid.shapes)}" if name == "baseline" else "shapes of the grid"
+                raise GridError(f"{name}: expected {known}, got {shape}{_nearest(shape, grid.shapes)}")
+    for folder in grid.cuts or []:
+        if folder in shape_names() or not {folder, f"{folder}/config.json"} & set(grid.shapes):
+            raise GridError(f"cuts: expected folders among shapes, got {folder}{_nearest(folder, grid.shapes)}")
+
+
+def _check_keys_fit(grid: Grid) -> None:
+    """Raises GridError if keys do not fit together."""
+    if (grid.cut_from is None) != (grid.cuts is None):
+        raise GridError("cut_from, cuts: expected both or neither")
+    if grid.cuts is not None and grid.start_from is not None:
+        raise GridError("cuts: expected no start_from, whose weights would replace theirs")
+    if grid.start_seed is not None and grid.start_from is None:
+        raise GridError("start_from: missing, expected the grid whose start_seed is meant")
+    if (grid.margin is None) != (grid.test is None):
+        raise GridError("margin, test: expected both or neither")
+    for shape, seeds in (grid.seeds_of or {}).items():
+        if not set(seeds) <= set(grid.seeds):
+            raise GridError(f"seeds_of: expected some of seeds, got {shape}: {seeds}")
+    tuning = grid.tuning
+    if tuning is None:
+        if len(grid.learning_rates) > 1:
+            raise GridError("tuning: missing, expected seeds and holdout to choose among several learning_rates")
+        return
+    shared = sorted(set(tuning.seeds) & set(grid.seeds))
+    if shared:
+        raise GridError(f"tuning.seeds: expected seeds that are not in seeds, got {', '.join(map(str, shared))}")
+    if tuning.tokens not in (grid.branches or [None]):
+        raise GridError(f"tuning.tokens: expected one of branches, and only with them, got {tuning.tokens}")
 
 
 def is_cut(grid: Grid, shape: str) -> bool:
     """Whether a shape is one of the grid's cuts, which start with weights of their parent."""
-    return grid.cuts is not None and shape in grid.cuts
+    return shape in (grid.cuts or {})
 
 
 def is_made(grid: Grid, shape: str) -> bool:
     """Whether a shape is one of the grid's cuts, or the configuration of one, which starts from new weights."""
-    return grid.cuts is not None and shape.removesuffix("/config.json") in grid.cuts
+    return shape.removesuffix("/config.json") in (grid.cuts or {})
 
 
 def short_name(grid: Grid, shape: str) -> str:
     """A shape in a table: a cut by the name of its folder, any other as the grid names it."""
     if not is_made(grid, shape):
         return shape
-    folder = Path(shape.removesuffix("/config.json"))
-    return str(Path(shape).relative_to(folder.parent))
-
-
-def _check_cuts(grid: Grid) -> None:
-    """Raises GridError for cuts of nothing, of a grid with other weights, or that no shape names."""
-    if (grid.cut_from is None) != (grid.cuts is None):
-        raise GridError("cut_from, cuts: expected both or neither")
-    if grid.cuts is None:
-        return
-    if grid.start_from is not None:
-        raise GridError("cuts: expected no start_from, whose weights would replace theirs")
-    for folder in grid.cuts:
-        if folder in shape_names() or not {folder, f"{folder}/config.json"} & set(grid.shapes):
-            raise GridError(f"cuts: expected folders among shapes, got {folder}{_nearest(folder, grid.shapes)}")
-
-
-def _check_contrasts(grid: Grid) -> None:
-    """Raises GridError where `contrasts` names a shape that the grid has not."""
-    if grid.contrasts is None:
-        return
-    for pair in grid.contrasts:
-        for shape in pair:
-            if shape not in grid.shapes:
-                raise GridError(f"contrasts: expected shapes of the grid, got {shape}{_nearest(shape, grid.shapes)}")
-
-
-def _check_seeds_of(grid: Grid) -> None:
-    """Raises GridError where `seeds_of` names a shape or a seed that the grid has not."""
-    if grid.seeds_of is None:
-        return
-    for shape, seeds in grid.seeds_of.items():
-        if shape not in grid.shapes or not set(seeds) <= set(grid.seeds):
-            raise GridError(f"seeds_of: expected shapes of the grid and some of its seeds, got {shape}: {seeds}")
-
-
-def _check_tuning(grid: Grid) -> None:
-    """Raises GridError where nothing can be chosen, or by a seed that is reported, or at another budget."""
-    tuning = grid.tuning
-    if tuning is None:
-        if len(grid.learning_rates) > 1:
-            raise GridError("tuning: missing, expected seeds and holdout to choose among several learning_rates")
-        return
-    shared = set(tuning.seeds) & set(grid.seeds)
-    if shared:
-        raise GridError(f"tuning.seeds: expected seeds that are not in seeds, got {', '.join(map(str, shared))}")
-    if (tuning.tokens is None) != (grid.branches is None):
-        raise GridError("tuning.tokens: expected one of branches, and only with them")
-    if grid.branches is not None and tuning.tokens not in grid.branches:
-        raise GridError(f"tuning.tokens: expected one of branches, got {tuning.tokens}")
-
-
-def _checked(grid: Grid) -> Grid:
-    """The grid, once its keys fit together; else raises GridError."""
-    _check_cuts(grid)
-    _check_shapes(grid)
-    _check_tuning(grid)
-    _check_contrasts(grid)
-    _check_seeds_of(grid)
-    if grid.start_seed is not None and grid.start_from is None:
-        raise GridError("start_from: missing, expected the grid whose start_seed is meant")
-    if (grid.margin is None) != (grid.test is None):
-        raise GridError("margin, test: expected both or neither")
-    return grid
-
-
-def _is_changed(before: object, now: object) -> bool:
-    """Whether the values of a key differ; an empty one is the same as none."""
-    if not before and not now:
-        return False
-    return before != now
+    return str(Path(shape).relative_to(Path(shape.removesuffix("/config.json")).parent))
 
 
 def _has_lost(before: list | dict | None, now: list | dict | None) -> bool:
@@ -420,9 +339,9 @@ def _has_lost(before: list | dict | None, now: list | dict | None) -> bool:
 
 
 def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
-    """Raises GridError where output_dir holds runs of another grid, or of other data.
+    """Raises GridError if output_dir holds runs of another grid, or of other data.
 
-    Shapes, cuts, seeds and learning rates may be added, and what MAY_CHANGE names may be another.
+    Shapes, cuts, seeds and learning rates may be added, and what MAY_CHANGE names may change.
     """
     saved = grid.path("grid.yaml")
     if not any(row.has_finished for row in rows) and not any(grid.path("runs").glob("*/*")):
@@ -431,27 +350,23 @@ def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
         raise GridError(f"output_dir: expected {saved} beside its runs, name another output_dir")
     old = load_grid(saved)
     check_same_data(grid, rows)
-    before = asdict(old)
-    now = asdict(grid)
+    before, now = asdict(old), asdict(grid)
     if before["tuning"] is None:
         before["tuning"] = now["tuning"]  # nothing was tuned over a single learning rate
     for shape in old.shapes:
         if shape in grid.shapes and not set(old.seeds_for(shape)) <= set(grid.seeds_for(shape)):
             seeds = f"expected {old.seeds_for(shape)} of {shape} as in {saved}, got {grid.seeds_for(shape)}"
             raise GridError(f"seeds: {seeds}; or name another output_dir")
-    for key, value in before.items():
-        if key in MAY_CHANGE:
+    for name, value in before.items():
+        if name in MAY_CHANGE:
             continue
-        if key in MAY_GROW:
-            refused = _has_lost(value, now[key])
-        else:
-            refused = _is_changed(value, now[key])
-        if refused:
-            raise GridError(f"{key}: expected {value} as in {saved}, got {now[key]}; or name another output_dir")
+        changed = _has_lost(value, now[name]) if name in MAY_GROW else (value or None) != (now[name] or None)
+        if changed:
+            raise GridError(f"{name}: expected {value} as in {saved}, got {now[name]}; or name another output_dir")
 
 
 def check_same_data(grid: Grid, rows: Iterable[ResultRow]) -> None:
-    """Raises GridError where finished runs of one phase were evaluated on different rows: their mean says nothing."""
+    """Raises GridError if finished runs of one phase were evaluated on different rows: their mean says nothing."""
     read: dict[str, set[str]] = {}
     for row in rows:
         if row.has_finished and row.data_sha256 is not None:

@@ -8,11 +8,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from ..records import Guess, LatencyFile, ResultRow, RowError
-from . import latency
+from .baselines import read_guesses, read_row_errors
 from .grid import Grid, GridError, load_grid
-from .guess_files import read_guesses, read_row_errors
 from .rows import RowsByRun, Run, finished_row, read_rows
-from .step_time import step_seconds
+from .timings import read_latency, step_seconds
 
 
 def gain(value: float, higher_is_better: bool | None) -> float:
@@ -179,7 +178,7 @@ class GridResults:
     @cached_property
     def latency(self) -> LatencyFile | None:
         """Times of inference; None where they were not measured."""
-        return latency.read(self.grid)
+        return read_latency(self.grid)
 
     @cached_property
     def step_seconds(self) -> dict[str, float] | None:

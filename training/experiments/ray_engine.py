@@ -1,12 +1,11 @@
 """`leaner sweep GRID --engine ray`: the runs of a sweep on the machines of a Ray cluster.
 
-A run is a task, which trains in a worker of its own. Where a worker or its machine is lost, Ray starts the task again
-on another, and it continues from the run's last checkpoint: so the folder of the sweep has to be one that all machines
-share, and lie in the same place on each.
+A run is a task, which trains in a worker of its own. If a worker or its machine is lost, Ray starts the task again on
+another, and it continues from the run's last checkpoint: so all machines have to share the folder of the sweep, and
+have it in the same place.
 """
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -25,59 +24,18 @@ from modeling_leaner.support.interrupts import INTERRUPTED
 
 from ..running.run_folder import LOCK
 from .grid import GridError
-from .run_settings import TRAIN_COMMAND, TRAIN_MODULE
+from .runs import TRAIN_COMMAND, TRAIN_MODULE
 
 
 LOST_WORKERS = 10  # of one run, after which it has failed
 PATIENCE = 300  # seconds until a machine answers, and until a lost worker has let go of its run
-CONNECTING = 10  # seconds until an address answers
-ASKING = 60  # seconds until what answers there has shown to be Ray
+ASKING = 60  # seconds until what answers at an address has shown to be Ray
 SHARED = ".shared"
 START_ONE = "ray start --head starts one, or RAY_ADDRESS=HOST:PORT names one"
 
 
-def train_here(words: Sequence[str], log: Path) -> int:
-    """Trains by the words of a command line and returns the exit status; what is printed is added to the log."""
-    with log.open("ab") as file:  # gets also what libraries print that are not Python
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    sys.argv = [TRAIN_MODULE, *words]
-    try:
-        import_module(TRAIN_MODULE).main([*words])  # by its name: its room is above this one
-        return 0
-    except SystemExit as end:
-        return status_of(end)
-    except Exception:
-        traceback.print_exc()  # in the log, as a process of its own ends
-        return 1
-    finally:
-        sys.stdout.flush()
-
-
-def status_of(end: SystemExit) -> int:
-    """The exit status of a process that ends so."""
-    if end.code is None:
-        return 0
-    if isinstance(end.code, int):
-        return end.code
-    print(end.code, file=sys.stderr)
-    return 1
-
-
-def seen_by(folder: Path, content: str, working_directory: str) -> str:
-    """What a machine sees of the folder of the sweep: this package's version where the shared file has the content."""
-    try:
-        os.chdir(working_directory)
-        found = (folder / SHARED).read_text()
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}"
-    if found != content:
-        return f"{folder}: another folder of this name"
-    return f"modeling_leaner {__version__}"
-
-
 def train(words: list[str], log: Path, working_directory: str) -> int:
-    """Trains one run in this worker, from its last checkpoint where it has one, and returns its exit status."""
+    """Trains one run in this worker, from its last checkpoint if it has one, and returns its exit status."""
     os.chdir(working_directory)
     log = log.absolute()
     folder = log.with_name(log.name.removesuffix(".log"))
@@ -86,7 +44,33 @@ def train(words: list[str], log: Path, working_directory: str) -> int:
             pass
         if "--resume" not in words and any(folder.iterdir()):
             words = [*words, "--resume"]
-    return train_here(words, log)
+    with log.open("ab") as file:  # also gets what libraries print that are not Python
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv = [TRAIN_MODULE, *words]
+    try:
+        import_module(TRAIN_MODULE).main([*words])  # by its name: its room is above this one
+        return 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
+    except Exception:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+
+
+def seen_by(folder: Path, content: str, working_directory: str) -> str:
+    """What a machine sees in the folder of the sweep: this package's version if the shared file has the content."""
+    try:
+        os.chdir(working_directory)
+        found = (folder / SHARED).read_text()
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return f"modeling_leaner {__version__}" if found == content else f"{folder}: another folder of this name"
 
 
 def share_of(processors: Sequence[int], jobs: int) -> int:
@@ -99,7 +83,7 @@ class RayCluster:
     """The cluster that RAY_ADDRESS names, or that this machine belongs to.
 
     Args:
-        jobs: runs at the same time; each gets its share of the processors, and one GPU where there are any.
+        jobs: runs at the same time; each gets its share of the processors, and one GPU if there are any.
 
     Raises:
         GridError: there is no cluster; or a machine of it does not see the folder of the sweep, or has another version
@@ -155,14 +139,10 @@ def check_address(address: str) -> None:
     """Raises GridError unless Ray answers there: Ray itself would try for minutes, and then end the process."""
     if address in ("auto", "local"):
         return
-    if address.startswith("ray://"):
-        raise GridError(f"--engine ray: RAY_ADDRESS={address} is of Ray Client; expected the cluster's HOST:PORT")
-    host, _, port = address.rpartition(":")
+    ask = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
-        ask = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
         subprocess.run(ask, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=ASKING, check=True)
-    except (OSError, ValueError, OverflowError, subprocess.SubprocessError) as error:
+    except subprocess.SubprocessError as error:
         raise GridError(f"--engine ray: no Ray cluster answers at RAY_ADDRESS={address}; {START_ONE}") from error
 
 
@@ -182,11 +162,11 @@ def check_shared(machines: list[dict], folder: Path) -> None:
     try:
         for answer, address in addresses.items():
             try:
-                said = ray.get(answer, timeout=PATIENCE)
+                found = ray.get(answer, timeout=PATIENCE)
             except RayError as error:
-                said = " ".join(str(error).split())[-200:]
-            if said != f"modeling_leaner {__version__}":
+                found = " ".join(str(error).split())[-200:]
+            if found != f"modeling_leaner {__version__}":
                 expected = f"expected {folder} of this machine, shared, and modeling_leaner {__version__}"
-                raise GridError(f"--engine ray: {address}: {said}; {expected}")
+                raise GridError(f"--engine ray: {address}: {found}; {expected}")
     finally:
         mark.unlink()

@@ -7,8 +7,7 @@ from ..settings.arguments import RecipeArguments
 from ..tasks.registry import TASKS
 from .branches import branches_of
 from .grid import Grid, GridError
-from .run_settings import run_arguments
-from .runs import phases
+from .runs import phases, run_arguments
 
 
 MAX_FACTOR = 2  # of a sound tuning: between neighbouring learning rates

@@ -3,7 +3,7 @@
 The runs of two shapes are compared pair by pair of a seed. Of two shapes on several branches there is also the
 difference at equal tokens, equal FLOPs and equal seconds: the first shape is read at the end of its branches, the
 second at the same cost, on a straight line over the logarithm of the cost between two of its own branches. Seconds are
-those of `step_time.py`, times the steps: what the runs took depends on what ran beside them.
+those of `timings.py`, times the steps: what the runs took depends on what ran beside them.
 """
 
 import math
@@ -17,8 +17,8 @@ from scipy import stats
 
 from ..records import ResultRow
 from ..records.rows import CELL_TYPES, COLUMNS
+from .baselines import best_guess
 from .grid_results import GridResults, Tuning, gain
-from .guess_files import best_guess
 from .rows import reported
 
 

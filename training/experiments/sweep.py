@@ -1,64 +1,158 @@
 """`leaner sweep GRID.yaml`: shapes × seeds × learning rates over one recipe, every run a training process of its own.
 
 First every shape is tuned over the same learning rates, with seeds that are not reported and on rows held out of the
-training split; where a best rate lies at an edge the grid grows there, for all shapes. Then every shape is trained
-with every seed at its own best rate; with branches a trunk first, then its branches (`branches.py`). The keys of a
-grid file are described in `grid.py`, where the processes run in `engines.py`.
+training split; if a best rate lies at an edge the grid grows there, for all shapes. Then every shape is trained with
+every seed at its own best rate; with branches a trunk first, then its branches (`branches.py`). `grid.py` describes
+the keys of a grid file. Runs are processes of this machine, or tasks of a Ray cluster (`ray_engine.py`).
 
-In output_dir: results.csv (one row per finished or failed run, see `rows.py`), summary.json, grid.yaml, and of each
+In output_dir: results.csv (one row per finished or failed run, see `rows.py`), summary.json, grid.yaml, and for each
 run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
 """
 
 import io
+import os
 import re
 import signal
+import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
+import torch
 from filelock import lock_descriptor
 
 from modeling_leaner.support.documents import naming, write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..data.sources import load_training
-from ..records import ResultRow
+from ..records import Guess, ResultRow
 from ..records.results import RESULTS
+from ..running.preparation import prepare
 from ..settings.command_line import data_options
+from ..settings.recipes import parse
+from ..tasks.embedding import Embedding
+from .baselines import GUESSES, guesses_on
 from .cuts import make_cuts
-from .engines import Engine, Processes, Started
 from .grid import Grid, GridError, check_same_data, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults, load_results
-from .rows import Run, result_row, write_rows
-from .run_settings import run_arguments
-from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, planned, sort_key
-from .simple_guesses import write_guesses
+from .rows import Run, reported, result_row, write_rows
+from .runs import (
+    begin_branch,
+    can_start,
+    check_starts,
+    check_trunk,
+    command,
+    missing_runs,
+    options_of_run,
+    planned,
+    run_arguments,
+    shape_option,
+    sort_key,
+)
 from .soundness import check_grid, check_settings
 from .statistics import summarise
 from .summary_tables import show
 
 
 POLL_SECONDS = 0.1
-OWN_ERROR = "leaner train: "  # begins what a run says when it refuses or fails
+OWN_ERROR = "leaner train: "  # begins the line that a run prints if it refuses or fails
 PROGRESS = re.compile(r"\d+%\|.*\[[\d:?]+<")  # a line of tqdm
+
+
+class Started(Protocol):
+    """A run under way."""
+
+    def poll(self) -> int | None:
+        """The exit status of its training; None while it lasts."""
+
+    def interrupt(self) -> None:
+        """Asks it to save a checkpoint and to end, as Ctrl-C does."""
+
+
+class Engine(Protocol):
+    """Starts the runs of a sweep."""
+
+    def start(self, command: Sequence[str], log: Path) -> Started:
+        """Starts the training that a command line is; what it prints is added to the log."""
+
+
+def cuda_devices() -> list[str]:
+    """The CUDA devices to share out, as CUDA_VISIBLE_DEVICES names them; empty unless there are several."""
+    count = torch.cuda.device_count()
+    if count <= 1:
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[:count] if visible else list(map(str, range(count)))
+
+
+class Processes:
+    """Processes of this machine, which share out its cores and, if it has several, its CUDA devices.
+
+    Every process inherits the file descriptor `lock`, so that one which outlives a killed sweep keeps the next sweep
+    from starting a second training in the same folder.
+    """
+
+    def __init__(self, jobs: int, lock: int):
+        self.lock = lock
+        self.environment = {"PYTHONUNBUFFERED": "1"}  # else the log could end in what was written earlier
+        if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
+            # Runs with as many threads as there are cores, each, would wait for one another in every operation.
+            self.environment["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // jobs))
+        devices = cuda_devices() or [None]
+        count = max(jobs, len(devices))  # one entry a run: a device may be in it twice
+        self.devices = deque(devices[number % len(devices)] for number in range(count))
+
+    def start(self, command: Sequence[str], log: Path) -> "LocalRun":
+        device = self.devices[0]
+        visible = {"CUDA_VISIBLE_DEVICES": device} if device else {}
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment, **visible},
+                pass_fds=[self.lock],
+                process_group=0,  # a signal reaches it only by `interrupt`, once, whoever sent it to the sweep
+            )
+        self.devices.popleft()  # only now: what could not be started takes none
+        return LocalRun(process, device, self.devices)
+
+
+class LocalRun:
+    """A process, and the device that `poll` gives back when it first finds that the process has ended."""
+
+    def __init__(self, process: subprocess.Popen, device: str | None, free: deque[str | None]):
+        self.process = process
+        self.held = [device]
+        self.free = free
+
+    def poll(self) -> int | None:
+        status = self.process.poll()
+        if status is not None and self.held:
+            self.free.append(self.held.pop())
+        return status
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
 
 
 def _reason(status: int, log: Path, begin: int = 0) -> str:
     """Why a run failed: the last error of `leaner train` in its log, else the last line that is no progress bar.
 
-    The exit status of a run that a signal ended, or that logged no such line. The log is read from the byte `begin`,
-    where this attempt begins.
+    The exit status if a signal ended the run, or it logged no such line. The log is read from the byte `begin`, at
+    which this attempt begins.
     """
+    lines = []
     if status > 0:
         lines = re.split(r"[\r\n]+", log.read_bytes()[begin:].decode(errors="replace"))
-        lines = [line for line in lines if line.strip() and not PROGRESS.search(line)]
-        errors = [line for line in lines if line.startswith(OWN_ERROR)]
-        reasons = errors or lines
-        if reasons:
-            return reasons[-1].strip()[:300]
-    return f"exit status {status}"
+        lines = [line.strip()[:300] for line in lines if line.strip() and not PROGRESS.search(line)]
+    errors = [line for line in lines if line.startswith(OWN_ERROR)]
+    return (errors or lines or [f"exit status {status}"])[-1]
 
 
 class Sweep:
@@ -71,7 +165,7 @@ class Sweep:
         self.jobs = jobs
         self.engine = engine
         self.local = local
-        self.running: dict[Run, Started | None] = {}  # None where it had finished and only its row was lost
+        self.running: dict[Run, Started | None] = {}  # None if it had finished and only its row was lost
         self.log_begins: dict[Run, int] = {}  # bytes of earlier attempts in the log of a run
         self.interrupts = 0
         self.forwarded = 0  # how many interrupts the runs under way have been sent
@@ -86,7 +180,10 @@ class Sweep:
         # Handlers that raise would lose the process that is being started.
         handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            self._announce()
+            due = dict.fromkeys(run.phase for run in self._missing())
+            if due:
+                counts = ", ".join(map(self._count, due))
+                print(f"[{counts}] the logs of the runs: {self.grid.path('runs')}", file=sys.stderr, flush=True)
             self._start_due()
             while self.running:
                 self._await_end()
@@ -104,16 +201,15 @@ class Sweep:
         """The results as if there were no row of a run that is tried again."""
         return GridResults(self.grid, {run: row for run, row in self.rows.items() if run not in self.to_retry})
 
-    def _next(self) -> Run | None:
-        """The next run to start; None where each has a row, is under way, waits for one that is, or never can."""
-        results = self._without_retries()
-        due = (run for run in missing_runs(results) if run not in self.running and can_start(results, run))
-        return next(due, None)
+    def _missing(self) -> list[Run]:
+        return missing_runs(self._without_retries())
 
     def _start_due(self) -> None:
         """Starts runs while there is room for one, unless interrupted; what cannot be started has failed."""
         while len(self.running) < self.jobs and not self.interrupts:
-            run = self._next()
+            results = self._without_retries()
+            startable = (run for run in missing_runs(results) if run not in self.running and can_start(results, run))
+            run = next(startable, None)
             if run is None:
                 return
             try:
@@ -121,34 +217,8 @@ class Sweep:
             except (GridError, OSError) as error:
                 self._fail(run, error)
 
-    def _await_end(self) -> None:
-        """Waits until one run ends, and keeps what became of it; an interrupt is passed on to all under way."""
-        while True:
-            self._forward_interrupts()
-            for run, started in self.running.items():
-                status = 0
-                if started is not None:
-                    status = started.poll()
-                if status is None:
-                    continue
-                del self.running[run]
-                if status == 0 or not self.interrupts:
-                    self._keep(run, status)
-                return
-            time.sleep(POLL_SECONDS)
-
-    def _forward_interrupts(self) -> None:
-        """Interrupts the runs under way, once for all interrupts since it last did."""
-        interrupts = self.interrupts
-        if interrupts == self.forwarded:
-            return
-        for started in self.running.values():
-            if started is not None:
-                started.interrupt()
-        self.forwarded = interrupts
-
     def _start(self, run: Run) -> Started | None:
-        """Starts one run; None where it had finished and only its row was lost."""
+        """Starts one run; None if it had finished and only its row was lost."""
         folder = run.folder(self.grid)
         if (folder / RESULTS).exists():
             return None
@@ -161,73 +231,65 @@ class Sweep:
             self.log_begins[run] = log.stat().st_size
         return self.engine.start(command(self.results, run, self.local), log)
 
+    def _await_end(self) -> None:
+        """Waits until one run ends, and keeps what became of it; interrupts are passed on to all under way."""
+        while True:
+            if self.interrupts > self.forwarded:
+                self.forwarded = self.interrupts
+                for started in filter(None, self.running.values()):
+                    started.interrupt()
+            for run, started in self.running.items():
+                status = started.poll() if started is not None else 0
+                if status is not None:
+                    del self.running[run]
+                    if status == 0 or not self.interrupts:
+                        self._keep(run, status)
+                    return
+            time.sleep(POLL_SECONDS)
+
     def _keep(self, run: Run, status: int) -> None:
         """Keeps the row of a run whose process ended."""
+        folder = run.folder(self.grid)
         try:
             if status != 0:
-                log = Path(f"{run.folder(self.grid)}.log")
-                raise ValueError(_reason(status, log, self.log_begins.get(run, 0)))
+                raise ValueError(_reason(status, Path(f"{folder}.log"), self.log_begins.get(run, 0)))
             row = result_row(self.grid, run)
-            self._check_same_data(run, row)
-            seconds = row.seconds
-            if seconds is None:
-                seconds = 0
-            self._write(run, row, f"{row.metric} {row.value:.4f}, {seconds:.0f} s")
+            try:
+                check_same_data(self.grid, [*self.rows.values(), row])
+            except GridError as error:
+                remedy = f"with the data of the other runs remove {folder} and sweep again"
+                raise GridError(f"{error}; {remedy}") from error
+            self._write(run, row, f"{row.metric} {row.value:.4f}, {row.seconds or 0:.0f} s")
         except ValueError as error:
             self._fail(run, error)
-
-    def _check_same_data(self, run: Run, row: ResultRow) -> None:
-        """Raises GridError for a run that read other rows than those before it."""
-        try:
-            check_same_data(self.grid, [*self.rows.values(), row])
-        except GridError as error:
-            folder = run.folder(self.grid)
-            raise GridError(f"{error}; with the data of the other runs remove {folder} and sweep again") from error
 
     def _fail(self, run: Run, error: Exception) -> None:
         """Keeps the row of a run that failed."""
         row = ResultRow.from_cells({**run._asdict(), "status": "failed", "error": str(error)})
         self._write(run, row, f"failed: {error} ({run.folder(self.grid)}.log)")
 
-    def _failures_before(self, run: Run) -> int:
-        """How often a run has failed in earlier sweeps: any row that it has is of such an attempt."""
-        before = self.rows.get(run)
-        if before is None:
-            return 0
-        if before.failures is None:
-            return 1
-        return before.failures + 1
-
     def _count(self, phase: str) -> str:
-        """How many of a phase's runs have ended, of all that are known and can: tune 3/6."""
-        results = self._without_retries()
-        done = sum(run.phase == phase for run in results.rows)
-        missing = sum(run.phase == phase for run in missing_runs(results))
+        """How many of a phase's runs have ended, out of all that are known and can, such as tune 3/6."""
+        done = sum(run.phase == phase for run in self._without_retries().rows)
+        missing = sum(run.phase == phase for run in self._missing())
         return f"{phase} {done}/{done + missing}"
-
-    def _announce(self) -> None:
-        """Prints how many runs have ended of the phases that are due, and where those to come keep their logs."""
-        due = dict.fromkeys(run.phase for run in missing_runs(self._without_retries()))
-        if not due:
-            return
-        counts = ", ".join(map(self._count, due))
-        print(f"[{counts}] the logs of the runs: {self.grid.path('runs')}", file=sys.stderr, flush=True)
 
     def _write(self, run: Run, row: ResultRow, outcome: str) -> None:
         """Puts a row into results.csv, and prints the outcome of the run."""
-        self.rows[run] = replace(row, failures=self._failures_before(run), jobs=self.jobs)
+        before = self.rows.get(run)  # any that it has is of an attempt that failed
+        failures = 0 if before is None else (before.failures or 0) + 1
+        self.rows[run] = replace(row, failures=failures, jobs=self.jobs)
         self.to_retry.discard(run)
         file = io.StringIO()
         write_rows([self.rows[key] for key in sorted(self.rows, key=sort_key)], file)
         write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
-        cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}"
-        if run.branch is not None:
-            cell += f" {run.branch:,} tokens"
+        tokens = "" if run.branch is None else f" {run.branch:,} tokens"
+        cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}{tokens}"
         print(f"[{self._count(run.phase)}] {cell}: {outcome}", file=sys.stderr, flush=True)
 
 
 def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
-    """The engine of a name. Raises GridError where Ray is not installed, or as `RayCluster`."""
+    """The engine of a name. Raises GridError if Ray is not installed, or as `RayCluster`."""
     if name == "processes":
         return Processes(jobs, lock)
     try:
@@ -238,7 +300,7 @@ def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
 
 
 def check_data(results: GridResults, local: Sequence[str]) -> None:
-    """Loads the rows that the reported runs read, once, where any run is to be started: without them each would fail.
+    """Loads the rows of the reported runs, once, if any run is to be started: without them each would fail.
 
     Raises:
         GridError: the rows cannot be had.
@@ -259,7 +321,7 @@ def check_data(results: GridResults, local: Sequence[str]) -> None:
 def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "processes") -> GridResults:
     """Runs the grid, alone in its output_dir, and returns it with all rows; on Ctrl-C it waits for the runs under way.
 
-    `local` are options of every run's command line that say where its data lie on this machine.
+    `local` are the options for this machine's copy of the rows.
 
     Raises:
         GridError: output_dir is in use, or holds runs of another grid; or as `check_data` and `engine_of`.
@@ -282,6 +344,34 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
         write_grid(grid)
         Sweep(results, jobs, engine_of(engine, jobs, Path(grid.output_dir), lock.fileno()), local).run()
     return results
+
+
+def guesses_of_grid(results: GridResults, local: Sequence[str]) -> list[Guess] | None:
+    """The simple baselines of a grid on the rows that its baseline reads. Raises ValueError if they cannot be had."""
+    grid = results.grid
+    run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
+    arguments = parse(grid.recipe, options_of_run(grid, run, shape_option(results, run), local))
+    if arguments.task != Embedding.name:  # whose labels a teacher makes
+        arguments.teacher = None
+    prepared = prepare(arguments)
+    if grid.metric not in (None, prepared.task.metric):  # no baseline is scored by it
+        return None
+    return guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
+
+
+def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
+    """Scores the simple baselines and writes guesses.json.
+
+    Raises:
+        ValueError, OSError: the rows cannot be had.
+    """
+    fitted = guesses_of_grid(load_results(grid), data_options(data_files))
+    if fitted is None:
+        return
+    grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)
+    write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
+    for guess in fitted:
+        print(f"{guess.name}: {guess.value:.4f}", file=sys.stderr)
 
 
 def sweep(

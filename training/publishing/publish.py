@@ -20,14 +20,13 @@ from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
+from ..experiments.baselines import GUESSES, guesses
 from ..experiments.branches import recipe_of
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, write_grid
 from ..experiments.grid_results import GridResults, load_results
-from ..experiments.guess_files import GUESSES
 from ..experiments.rows import finished_row, reported
-from ..experiments.simple_guesses import guesses
 from ..records import Continuations, Evidence, PublishedResults, RunResults, checked
 from ..records.published import OWN_GRIDS
 from ..records.results import LOCAL_FILES, PUBLISHED, RESULTS

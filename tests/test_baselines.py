@@ -1,0 +1,122 @@
+"""Simple baselines: bigrams, regressions on what a text or an image shows at a glance, and when there are none."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from modeling_leaner.training.experiments import baselines
+from modeling_leaner.training.tasks.language import CausalLM, MaskedLM
+from modeling_leaner.training.tasks.registry import TASKS
+
+
+def packed(rows):
+    return Dataset.from_dict({"input_ids": rows})
+
+
+def test_a_bigram_is_interpolated():
+    """Against the formula of Witten and Bell, pair by pair; rows do not run into each other."""
+    rows = [[0, 1, 2, 1], [1, 2, 2], [3]]
+    model = baselines.Bigram.fit(packed(rows), 5, ignored=[])
+    pairs = [pair for row in rows for pair in zip(row, row[1:])]
+    frequency = (np.bincount([right for _, right in pairs], minlength=5) + 1) / (len(pairs) + 5)
+    assert model.frequency == pytest.approx(frequency)
+    for left in range(5):
+        followers = [right for start, right in pairs if start == left]
+        different = len(set(followers))
+        expected = [
+            (followers.count(right) + different * frequency[right]) / (len(followers) + different)
+            if followers
+            else frequency[right]
+            for right in range(5)
+        ]
+        assert np.exp(-model.nats(np.full(5, left), np.arange(5))) == pytest.approx(expected)
+        assert sum(expected) == pytest.approx(1)
+
+
+def test_guesses_of_language_models_read_what_the_model_reads():
+    """A causal model's bigram solves text in which the left neighbour decides; a masked one's sees the masks."""
+    rng = np.random.default_rng(0)
+    starts = rng.integers(5, 20, size=300)
+    rows = [[int(5 + (start - 5 + place) % 15) for place in range(12)] for start in starts]
+    task = SimpleNamespace(processing=SimpleNamespace(all_special_ids=[0]), config=SimpleNamespace(vocab_size=20))
+    task.predicts_special_tokens = True
+    task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
+    guesses = baselines.language_guesses(task, packed(rows), packed(rows[:50]), trained_on=100)
+    found = {each.name: each.value for each in guesses}
+    assert found["frequencies"] == pytest.approx(np.log(20), abs=0.35) and len(found) == 3
+    assert found["bigram, all training rows"] < found["bigram, as many rows as trained on"] < 0.2
+
+
+def test_the_guesses_of_a_masked_model_see_the_masks(monkeypatch):
+    """The token on the left as the model reads it, of each place that is asked for."""
+    batch = {"input_ids": torch.tensor([[1, 9, 3, 4]]), "labels": torch.tensor([[-100, 5, 7, -100]])}
+    monkeypatch.setattr(baselines, "evaluation_batches", lambda *_: [batch])
+    ((left, targets),) = baselines.left_and_target(MaskedLM.__new__(MaskedLM), packed([[1, 5, 7, 4]]))
+    assert (left.tolist(), targets.tolist()) == ([1, 9], [5, 7])
+    ((left, targets),) = baselines.left_and_target(CausalLM.__new__(CausalLM), packed([[1, 5, 7, 4]]))
+    assert (left.tolist(), targets.tolist()) == ([1, 5, 7], [5, 7, 4])
+
+
+def test_which_tasks_have_guesses(monkeypatch):
+    for name in ("text_features", "small_images", "fitted_guesses", "language_guesses"):
+        monkeypatch.setattr(baselines, name, lambda *_: [])
+    monkeypatch.setattr(baselines, "rows_trained_on", lambda arguments: None)
+    without = set()
+    for name, kind in TASKS.items():
+        task = kind.__new__(kind)
+        vars(task).update(metric="f1", regression=False, arguments=None)
+        if baselines.guesses_on(task, None, None) is None:
+            without.add(name)
+    assert without == {"question-answering", "embedding"}
+
+
+@pytest.mark.parametrize(
+    "name, scored",
+    [
+        ("image-classification", {"regression": True}),
+        ("image-classification", {"regression": False, "metric": "loss"}),
+        ("sequence-classification", {"metric": "loss"}),
+        ("causal-lm", {"metric": "accuracy"}),
+    ],
+)
+def test_what_no_guess_is_known_for(name, scored):
+    """Numbers of images, the loss of a classification, and hits of a language model; said before any row is read."""
+    task = TASKS[name].__new__(TASKS[name])
+    vars(task).update(scored)
+    assert baselines.guesses_on(task, None, None) is None
+
+
+def test_special_tokens_are_counted_where_they_are_predicted():
+    """Of text that ends in one, their share is known to the frequencies alone where the task asks for it."""
+    rows = [[5, 6, 7, 0]] * 40
+    task = SimpleNamespace(processing=SimpleNamespace(all_special_ids=[0]), config=SimpleNamespace(vocab_size=20))
+    task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
+    nats = {}
+    for task.predicts_special_tokens in (TASKS["causal-lm"].predicts_special_tokens, False):
+        first, *_ = baselines.language_guesses(task, packed(rows), packed(rows), trained_on=None)
+        nats[task.predicts_special_tokens] = first.value
+    assert nats[True] < nats[False]
+
+
+def test_guesses_on_images_read_their_pixels():
+    """Images whose upper half tells the class are solved by the logistic regression, and not by the majority."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=200)
+    images = rng.integers(100, size=(200, 3, 32, 32))
+    images[labels == 1, :, :16] += 100
+    rows = Dataset.from_dict({"pixels": images.reshape(200, -1).astype(np.uint8), "labels": labels.tolist()})
+    config = SimpleNamespace(image_shape=(32, 32), num_channels=3)
+    task = SimpleNamespace(config=config, regression=False, metric="accuracy")
+    task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
+    small = baselines.small_images(task, rows)
+    assert small.shape == (200, 3 * 16 * 16)
+    assert small[0, 0] == pytest.approx(images[0, 0, :2, :2].mean() / 255, rel=1e-5)
+    found = {each.name: each.value for each in baselines.fitted_guesses(task, {"pixels": (small, small)}, rows, rows)}
+    assert found["pixels"] > 0.95 and found["majority class"] < 0.65
+
+
+def test_shared_tokens_of_a_pair():
+    rows = packed([[1, 7, 8, 2, 8, 9, 2], [1, 5, 2, 5, 2], [1, 5, 2, 6, 2]])
+    assert baselines.token_overlap(rows, separator=2)[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])

@@ -1,0 +1,275 @@
+"""Simple baselines that read the input, without a transformer: guesses.json of a grid.
+
+A model has learned if it beats the best of them. Each is fitted on training rows and scored on held-out rows by the
+task's own metric:
+
+- texts with a label: the commonest class; logistic regressions on the length, on the first token, on the bag of tokens
+  and, for pairs, on how many tokens they share. A number instead of a label: the same as linear regressions.
+- images: the commonest class; a logistic regression on pixels, averaged down to 16 × 16.
+- language models: the frequency of a token, and an interpolated bigram that reads the token on the left as the model
+  sees it, a mask included. A second bigram is fitted on as many rows as the run was trained on.
+"""
+
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from datasets import Dataset
+from scipy.sparse import csr_matrix
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import OneHotEncoder
+from transformers import EvalPrediction
+
+from modeling_leaner.support.documents import read_json
+
+from ..data.sources import load_training
+from ..records import Guess, RowError, checked
+from ..running.evaluation import prepare_evaluation
+from ..settings.arguments import RecipeArguments
+from ..tasks.base import Task, evaluation_batches
+from ..tasks.classification import ImageClassification, SequenceClassification
+from ..tasks.language import LanguageModelling, MaskedLM
+from .grid import Grid
+
+
+GUESSES = "guesses.json"  # both lie beside a grid's rows
+ROW_ERRORS = "row_errors.json"
+AS_MANY_ROWS = "bigram, as many rows as trained on"
+BAG_SCALE = 30  # times a token's share of its row, so that the penalty of a regression does not outweigh it
+PIXELS = 16  # the sides that images are averaged down to
+Columns = np.ndarray | csr_matrix
+Features = tuple[Columns, Columns]  # of the training rows and of the held-out rows, (rows, features) each
+Record = TypeVar("Record")
+
+
+def read_guesses(grid: Grid) -> list[Guess] | None:
+    """The baselines of a grid; None if none were fitted. Raises ValueError that names the file."""
+    return _read_list(Guess, grid.path(GUESSES))
+
+
+def read_row_errors(grid: Grid) -> list[RowError] | None:
+    """The row errors of a grid; None without the file. Raises ValueError that names the file."""
+    return _read_list(RowError, grid.path(ROW_ERRORS))
+
+
+def _read_list(kind: type[Record], path: Path) -> list[Record] | None:
+    return checked(list[kind], read_json(path), path) or None if path.is_file() else None
+
+
+def best_guess(values: Iterable[float | None], higher_is_better: bool) -> float | None:
+    """The best of the values that are known; None if none is."""
+    known = (value for value in values if value is not None)
+    return max(known, default=None) if higher_is_better else min(known, default=None)
+
+
+def neighbours(rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Tokens and those that follow them in the same row, (N,) each, for 10,000 rows at a time."""
+    for batch in rows.with_format("arrow").iter(10_000):
+        column = batch["input_ids"].combine_chunks()
+        ids = column.flatten().to_numpy()  # of all rows, one after the other
+        later_starts = np.cumsum(column.value_lengths().to_numpy())[:-1]  # of all rows but the first
+        in_one_row = np.ones(len(ids) - 1, dtype=bool)
+        in_one_row[later_starts - 1] = False
+        yield ids[:-1][in_one_row], ids[1:][in_one_row]
+
+
+@dataclass
+class Bigram:
+    """Counts of tokens that follow each other, and the frequency of each token, used if nothing else is known.
+
+    A pair that was seen c times after a token that was seen n times, before t different ones, has the probability
+    (c + t · frequency) / (n + t): interpolation by Witten and Bell (1991). V: the size of the vocabulary.
+    """
+
+    pairs: csr_matrix  # (V, V), left × right
+    frequency: np.ndarray  # (V,)
+
+    @classmethod
+    def fit(cls, rows: Dataset, vocabulary: int, ignored: list[int]) -> "Bigram":
+        """From prepared rows; tokens of `ignored` are never predicted."""
+        pairs = csr_matrix((vocabulary, vocabulary), dtype=np.int64)
+        for left, right in neighbours(rows):
+            kept = ~np.isin(right, ignored)
+            ones = np.ones(kept.sum(), dtype=np.int64)
+            pairs += csr_matrix((ones, (left[kept], right[kept])), shape=pairs.shape)
+        counts_plus_one = np.asarray(pairs.sum(0)).ravel() + 1
+        return cls(pairs, counts_plus_one / counts_plus_one.sum())
+
+    def nats(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """(N,): the loss of each token `right` after `left`."""
+        pair_count = np.asarray(self.pairs[left, right]).ravel()  # c
+        left_count = np.asarray(self.pairs.sum(1)).ravel()[left]  # n
+        followers = np.diff(self.pairs.indptr)[left]  # t, the entries of a row of the matrix
+        frequency = self.frequency[right]
+        with np.errstate(invalid="ignore"):  # 0 / 0 after tokens that were never seen
+            interpolated = (pair_count + followers * frequency) / (left_count + followers)
+        return -np.log(np.where(left_count == 0, frequency, interpolated))
+
+
+def token_ids(rows: Dataset) -> list[np.ndarray]:
+    return list(rows.with_format("numpy")["input_ids"])
+
+
+def bag_of_tokens(rows: Dataset, vocabulary: int) -> csr_matrix:
+    """(rows, vocabulary): the share of each token in the row, times BAG_SCALE."""
+    ids = token_ids(rows)
+    lengths = np.array([len(row) for row in ids])
+    row_of_token = np.repeat(np.arange(len(ids)), lengths)
+    shares = np.repeat(1 / lengths, lengths)
+    return BAG_SCALE * csr_matrix((shares, (row_of_token, np.concatenate(ids))), shape=(len(ids), vocabulary))
+
+
+def length_bins(rows: Dataset) -> np.ndarray:
+    """(rows, 1): the bin of each row's length, each bin about a tenth longer than the one before."""
+    return np.floor(10 * np.log(np.asarray(rows["length"][:], dtype=float)))[:, None]
+
+
+def first_tokens(rows: Dataset) -> np.ndarray:
+    """(rows, 2): the first two tokens, of which one may be the tokenizer's mark of the beginning; -1 if missing."""
+    return np.stack([np.append(row, -1)[:2] for row in token_ids(rows)])
+
+
+def token_overlap(rows: Dataset, separator: int) -> np.ndarray:
+    """(rows, 1): the share of the different tokens of a pair of texts that both contain.
+
+    A row is a mark of the beginning, the first text, the separator, the second text and perhaps the separator again.
+    """
+    shares = []
+    for row in token_ids(rows):
+        middle = np.flatnonzero(row == separator)[0]
+        first = set(row[1:middle].tolist())
+        second = set(row[middle + 1 :].tolist()) - {separator}
+        shares.append(len(first & second) / max(1, len(first | second)))
+    return np.array(shares)[:, None]
+
+
+def small_images(task: ImageClassification, rows: Dataset) -> np.ndarray:
+    """(rows, channels × PIXELS²): pixels of 0..1, averaged over tiles if the images are larger than PIXELS.
+
+    What does not fill a tile at the right and at the bottom is cut off.
+    """
+    height, width = task.config.image_shape
+    tile_height, tile_width = max(1, height // PIXELS), max(1, width // PIXELS)
+    down, across = height // tile_height, width // tile_width
+    batches = []
+    for batch in rows.with_format("numpy").iter(1000):
+        images = np.stack(list(batch["pixels"])).reshape(-1, task.config.num_channels, height, width) / 255
+        images = images[:, :, : down * tile_height, : across * tile_width]
+        tiles = images.reshape(*images.shape[:2], down, tile_height, across, tile_width)
+        batches.append(tiles.mean((3, 5), dtype=np.float32).reshape(len(images), -1))
+    return np.concatenate(batches)
+
+
+def scored(task: Task, name: str, outputs: np.ndarray, labels: np.ndarray | None) -> Guess:
+    """A baseline by the task's metric, from outputs in the form in which an evaluation gets a model's."""
+    return Guess(name=name, value=float(task.score(EvalPrediction(outputs, labels))[task.metric]))
+
+
+def one_hot(train: np.ndarray, held_out: np.ndarray) -> Features:
+    """A feature for each value that the training rows have; other values of the held-out rows have none."""
+    encoder = OneHotEncoder(handle_unknown="ignore").fit(train)
+    return encoder.transform(train), encoder.transform(held_out)
+
+
+def text_features(task: SequenceClassification, train: Dataset, held_out: Dataset) -> dict[str, Features]:
+    vocabulary = len(task.processing)
+    features = {
+        "length only": one_hot(length_bins(train), length_bins(held_out)),
+        "first token only": one_hot(first_tokens(train), first_tokens(held_out)),
+        "bag of tokens": (bag_of_tokens(train, vocabulary), bag_of_tokens(held_out, vocabulary)),
+    }
+    if "token_type_ids" in train.column_names:  # pairs of texts
+        separator = task.processing.sep_token_id
+        features["shared tokens only"] = (token_overlap(train, separator), token_overlap(held_out, separator))
+    return features
+
+
+def fitted_guesses(task: Task, features: dict[str, Features], train: Dataset, held_out: Dataset) -> list[Guess]:
+    """A regression on each of the features; if the task has classes, the commonest one comes before them."""
+    train_labels, labels = (np.asarray(rows["labels"][:]) for rows in (train, held_out))
+    if task.regression:
+        return [
+            scored(task, name, Ridge().fit(own, train_labels).predict(others)[:, None], labels)
+            for name, (own, others) in features.items()
+        ]
+    as_logits = np.eye(int(train_labels.max()) + 1)  # row c: 1 for class c, 0 for the others
+    commonest = np.full(len(labels), np.bincount(train_labels).argmax())
+    guesses = [scored(task, "majority class", as_logits[commonest], labels)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a baseline need not be the best of its kind
+        for name, (own, others) in features.items():
+            predicted = LogisticRegression(max_iter=300).fit(own, train_labels).predict(others)
+            guesses.append(scored(task, name, as_logits[predicted], labels))
+    return guesses
+
+
+def left_and_target(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The tokens that an evaluation asks for, each after the one on its left as the model reads it, (N,) each."""
+    if not isinstance(task, MaskedLM):
+        yield from neighbours(rows)
+        return
+    for batch in evaluation_batches(task, rows.with_format("numpy"), range(len(rows)), 500):
+        inputs = batch["input_ids"].numpy()
+        targets = batch["labels"].numpy()[:, 1:]
+        is_asked = targets != -100
+        yield inputs[:, :-1][is_asked], targets[is_asked]
+
+
+def language_guesses(
+    task: LanguageModelling, train: Dataset, held_out: Dataset, trained_on: int | None = None
+) -> list[Guess]:
+    """The frequencies of tokens, and bigrams of `trained_on` of the training rows and of all of them, by the loss."""
+    ignored = [] if task.predicts_special_tokens else task.processing.all_special_ids
+    left, targets = (np.concatenate(parts) for parts in zip(*left_and_target(task, held_out)))
+
+    def guess(name: str, nats: np.ndarray) -> Guess:
+        loss_tokens_hits = np.array([[nats.sum(), len(nats), 0.0]])  # hits are not counted
+        return scored(task, name, loss_tokens_hits, None)
+
+    of_all_rows = Bigram.fit(train, task.config.vocab_size, ignored)
+    guesses = [guess("frequencies", -np.log(of_all_rows.frequency[targets]))]
+    if trained_on is not None and trained_on < len(train):
+        chosen = np.sort(np.random.default_rng(0).choice(len(train), trained_on, replace=False))
+        of_as_many = Bigram.fit(train.select(chosen), task.config.vocab_size, ignored)
+        guesses.append(guess(AS_MANY_ROWS, of_as_many.nats(left, targets)))
+    return [*guesses, guess("bigram, all training rows", of_all_rows.nats(left, targets))]
+
+
+def rows_trained_on(arguments: RecipeArguments) -> int | None:
+    """Rows of all steps of a run that is limited by steps; None for one that is limited by epochs."""
+    rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.max_steps
+    return rows if rows > 0 else None
+
+
+def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
+    """The baselines of a task on prepared rows; None if none is known for it or its metric."""
+    match task:
+        case SequenceClassification() if task.metric != "loss":
+            return fitted_guesses(task, text_features(task, train, held_out), train, held_out)
+        case ImageClassification() if not task.regression and task.metric != "loss":
+            features = {"16 × 16 pixels": (small_images(task, train), small_images(task, held_out))}
+            return fitted_guesses(task, features, train, held_out)
+        case LanguageModelling() if task.metric != "accuracy":
+            return language_guesses(task, train, held_out, rows_trained_on(task.arguments))
+    return None
+
+
+def guesses(folder: Path, options: list[str]) -> list[Guess] | None:
+    """`guesses_on` the training and evaluation rows of a run or a published folder.
+
+    Args:
+        options: `--data_files` and the like, for this machine's copy of the rows.
+
+    Raises:
+        ValueError: the rows cannot be had.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        evaluation = prepare_evaluation(str(folder), options, scratch)
+        rows = load_training(evaluation.arguments)[0]
+        train = evaluation.task.prepare(rows, "training rows", training=True)
+        return guesses_on(evaluation.task, train, evaluation.held_out.rows)

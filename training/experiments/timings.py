@@ -1,0 +1,199 @@
+"""`leaner bench GRID.yaml`: how long inference and a training step of a grid's shapes take, measured in turns.
+
+It writes latency.json and, for a grid with branches, step_seconds.json beside the grid's results.csv: medians over
+rounds in which every shape has its turn, with quartiles. Run it while nothing else runs. Compare ratios within one
+measurement, not times of different days. Weights are random and inputs made up, since times do not depend on them.
+"""
+
+import functools
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import PreTrainedConfig, PreTrainedModel, set_seed
+
+from modeling_leaner.registry import IMAGES
+from modeling_leaner.shapes import load_config, modality_of
+from modeling_leaner.support.documents import read_json, write_json
+from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
+
+from ..records import Environment, Latency, LatencyFile, StepTime, StepTimes, Timing, checked
+from ..running.environment import environment
+from ..running.loading import recipe_config
+from ..tasks.language import MaskedLM
+from ..tasks.registry import TASKS
+from .branches import recipe_of, step_of
+from .grid import Grid, GridError, load_grid
+from .runs import run_arguments
+
+
+MANY = 32  # inputs at a time, of `Latency.many`
+LATENCY = "latency.json"
+STEP_SECONDS = "step_seconds.json"
+
+
+def config_of(grid: Grid, shape: str) -> tuple[PreTrainedConfig, str]:
+    """The configuration that a shape is trained with, and the head of the grid's task, such as ForMaskedLM."""
+    arguments = run_arguments(grid, shape)
+    return recipe_config(arguments), TASKS[arguments.task].head
+
+
+def models(grid: Grid) -> dict[str, PreTrainedModel]:
+    """The grid's shapes as untrained models in evaluation mode, with the head of its task."""
+    built = {}
+    for shape in grid.shapes:
+        set_seed(0)
+        config, head = config_of(grid, shape)
+        attention = run_arguments(grid, shape).attn_implementation
+        auto_class = getattr(transformers, f"AutoModel{head}")
+        built[shape] = auto_class.from_config(config, attn_implementation=attention).eval()
+    return built
+
+
+def length_of(grid: Grid) -> int | None:
+    """Tokens of the inputs that are timed: the grid's, or a full row of its task; None for images."""
+    config = load_config(grid.baseline)
+    if modality_of(config) is IMAGES:
+        return None
+    positions = config.max_position_embeddings
+    length = grid.length or run_arguments(grid, grid.baseline).max_length or positions
+    if length > positions:
+        raise GridError(f"length: expected at most the {positions} positions of {grid.baseline}, got {length}")
+    return length
+
+
+def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, torch.Tensor]:
+    """Random pixels or tokens, full rows."""
+    config = model.config
+    if modality_of(config) is IMAGES:
+        return {"pixel_values": torch.randn(batch, config.num_channels, *config.image_shape)}
+    return {"input_ids": torch.randint(0, config.vocab_size, (batch, length))}
+
+
+@torch.inference_mode()
+def seconds(model: PreTrainedModel, given: dict[str, torch.Tensor]) -> float:
+    """Time of one forward pass."""
+    return seconds_of(functools.partial(model, **given))
+
+
+def time_inference(
+    built: dict[str, PreTrainedModel], batch: int, length: int | None, rounds: int
+) -> dict[str, Timing]:
+    """The time of a forward pass of `batch` inputs, by shape."""
+    calls = [functools.partial(seconds, model, inputs(model, batch, length)) for model in built.values()]
+    return {
+        shape: Timing(seconds=times.median, quartiles=[times.low, times.high], items_per_second=batch / times.median)
+        for shape, times in zip(built, quartiles(take_turns(calls, rounds)))
+    }
+
+
+class TrainingStep:
+    """One shape's training step as the grid trains it: rows, precision, attention, clipping and AdamW.
+
+    What the Trainer adds around a step is left out.
+    """
+
+    def __init__(self, grid: Grid, shape: str, model: PreTrainedModel):
+        self.arguments = recipe_of(grid, shape)
+        self.model = model.train()
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=self.arguments.weight_decay)
+        rows = self.arguments.per_device_train_batch_size
+        self.batch = inputs(model, rows, step_of(grid, shape).row_tokens)
+        if "pixel_values" in self.batch:
+            self.batch["labels"] = torch.zeros(rows, dtype=torch.long)
+        else:
+            self.batch["labels"] = self.batch["input_ids"].clone()
+        if self.arguments.task == MaskedLM.name:
+            unmasked = torch.rand(self.batch["labels"].shape) >= self.arguments.mask_fraction
+            self.batch["labels"][unmasked] = -100
+
+    def run(self) -> None:
+        for _ in range(self.arguments.gradient_accumulation_steps):
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.arguments.bf16):
+                loss = self.model(**self.batch).loss
+            loss.backward()
+        if self.arguments.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.arguments.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def seconds(self) -> float:
+        return seconds_of(self.run)
+
+
+def time_steps(grid: Grid, built: dict[str, PreTrainedModel], rounds: int) -> dict[str, StepTime]:
+    """The time of a training step, by shape."""
+    steps = quartiles(take_turns([TrainingStep(grid, *item).seconds for item in built.items()], rounds))
+    return {
+        shape: StepTime(seconds=times.median, quartiles=[times.low, times.high], tokens=step_of(grid, shape).tokens)
+        for shape, times in zip(built, steps)
+    }
+
+
+def time_grid(file: Path, rounds: int) -> None:
+    """Measures the shapes of a grid's file, writes the times beside the grid's rows and prints the medians.
+
+    Raises:
+        ValueError, OSError: the grid is refused.
+    """
+    grid = load_grid(file)
+    if (grid.overrides or {}).get("implementation") == "transformers":
+        raise GridError(f"{file}: implementation: this family's models are timed, transformers' are not")
+    built = models(grid)
+    length = length_of(grid)
+    one, many = (time_inference(built, batch, length, rounds) for batch in (1, MANY))
+    machine = Environment(**environment())
+    latencies = {shape: Latency(one=one[shape], many=many[shape]) for shape in built}
+    measured = LatencyFile(length=length, rounds=rounds, shapes=latencies, environment=machine)
+    grid.path("").mkdir(parents=True, exist_ok=True)
+    write_json(grid.path(LATENCY), measured.document())
+    for shape in built:
+        times = f"batch 1 {one[shape].seconds * 1e3:.1f} ms, batch {MANY} {many[shape].seconds * 1e3:.1f} ms"
+        print(f"{shape}: {times}", file=sys.stderr)
+    print(grid.path(LATENCY))
+    if grid.branches:
+        steps = time_steps(grid, built, rounds)
+        times = StepTimes(rounds=rounds, shapes=steps, environment=machine)
+        write_json(grid.path(STEP_SECONDS), times.document())
+        for shape, timing in steps.items():
+            print(f"{shape}: {timing.seconds * 1e3:.1f} ms a step", file=sys.stderr)
+        print(grid.path(STEP_SECONDS))
+
+
+def read_latency(grid: Grid) -> LatencyFile | None:
+    """latency.json of the grid; None if it was not measured, or with inputs of another length.
+
+    Raises:
+        ValueError: the file cannot be read; names it.
+    """
+    path = grid.path(LATENCY)
+    if not path.is_file():
+        return None
+    try:
+        held = checked(LatencyFile, read_json(path), path)
+    except ValueError as error:
+        raise ValueError(f"{error}; leaner bench writes it") from error
+    return held if held.shapes and held.length == length_of(grid) else None
+
+
+def step_seconds(grid: Grid) -> dict[str, float] | None:
+    """Seconds of a training step by shape, from step_seconds.json; None if they were not measured.
+
+    Raises:
+        GridError: the file has another form, or its steps are not those of the grid.
+    """
+    path = grid.path(STEP_SECONDS)
+    if not path.is_file():
+        return None
+    try:
+        measured = checked(StepTimes, read_json(path), path).shapes
+    except ValueError as error:
+        raise GridError(f"{error}; leaner bench writes it") from error
+    for shape in grid.shapes:
+        step = step_of(grid, shape)
+        got = measured[shape].tokens if shape in measured else None
+        if step is None or got != step.tokens:
+            expected = f"expected a step of {shape} of {step and step.tokens} tokens, got {got}"
+            raise GridError(f"{path}: {expected}; leaner bench measures it")
+    return {shape: timing.seconds for shape, timing in measured.items()}
