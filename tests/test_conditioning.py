@@ -9,8 +9,8 @@ from torch import nn
 from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTForCausalLM, LeanViTForImageClassification
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.modeling_lean_bert import LeanBERTForMultipleChoice
+from modeling_leaner.models import evaluating
 from modeling_leaner.shapes import load_shape
-from modeling_leaner.support.models import evaluating
 
 
 def small(**changes):

@@ -21,6 +21,7 @@ import modeling_leaner
 from modeling_leaner import shapes
 from modeling_leaner.cli.app import app
 from modeling_leaner.cli.plan import training_command
+from modeling_leaner.family import FAMILIES
 from modeling_leaner.planning import advice
 from modeling_leaner.planning import solver as planner
 from modeling_leaner.planning.advice import FAVOURS, NO_OBJECTION, OPPOSES, advise
@@ -29,7 +30,6 @@ from modeling_leaner.planning.flops import training_flops
 from modeling_leaner.planning.memory import DEFAULT_STEP, StepSetting, training_memory
 from modeling_leaner.planning.solver import Budget, NoShapeFits, cost_of, plan
 from modeling_leaner.planning.units import human, parse_size
-from modeling_leaner.registry import FAMILIES
 from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape, shape_names
 
 

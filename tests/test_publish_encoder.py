@@ -24,8 +24,8 @@ from modeling_leaner.training.running import reevaluate
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from modeling_leaner import transfer
-from modeling_leaner.support.files import sha256
+from modeling_leaner import hub as hub_files
+from modeling_leaner.files import sha256
 
 
 NAME = "tiny-encoder"
@@ -294,7 +294,7 @@ class TestWalkers:
         files = push.checked_contents(folder, f"someone/{NAME}")
         assert {"1_Pooling/config.json", "modules.json", "sentence_bert_config.json", "slim.json"} <= files.keys()
         there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-        assert there == files.keys() and not transfer.staying(folder)
+        assert there == files.keys() and not hub_files.staying(folder)
         assert f"someone/{NAME}".encode() in files["README.md"] and b"OWNER/tiny" not in files["README.md"]
 
 

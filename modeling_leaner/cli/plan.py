@@ -10,14 +10,14 @@ from math import inf
 from pathlib import Path
 
 from ..configuration_leaner import LeanConfig
+from ..family import FAMILIES
+from ..files import free_path, write_new
 from ..planning.dials import Dials, describe, fields_of, heads_by_layer, with_inputs
 from ..planning.flops import training_flops
 from ..planning.memory import StepSetting
 from ..planning.solver import Budget, Candidate, NoShapeFits, cost_of, flops_per_unit, plan, spread
 from ..planning.tables import Measurement, plan_document, plan_text, recommended
-from ..registry import FAMILIES
 from ..shapes import family_of, load_config, load_shape
-from ..support.files import free_path, write_new
 
 
 ROWS = 6

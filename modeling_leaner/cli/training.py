@@ -9,9 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..support.interrupts import INTERRUPTED
-from ..support.licenses import check_license
-from ..support.terminal import plain_console
+from ..process import INTERRUPTED
+from ..terminal import plain_console
 from .checks import (
     BENCH_CHOICES,
     STUDY_NAMES,
@@ -60,7 +59,6 @@ License = Annotated[
     str | None,
     typer.Option(
         help="Of the weights, as the Hub names it; left out, what was stated before, else none.",
-        callback=check_license,
     ),
 ]
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from ..conversion import load_lean
-from ..source_files import check_vocabulary, load_processors
-from ..support.documents import write_json
-from ..support.files import whole_folder
+from ..files import whole_folder, write_json
+from ..hub import check_vocabulary, load_processors
 from . import files
 from .graph import ExportableModel, input_shapes, make_inputs
 from .parity import IN_FLOAT32, Parity, compare

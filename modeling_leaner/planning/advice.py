@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import lambertw
 
 from ..configuration_leaner import LeanConfig
-from ..registry import IMAGES
+from ..family import IMAGES
 from ..shapes import family_of, modality_of
 
 

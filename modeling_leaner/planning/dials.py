@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 from ..configuration_leaner import LeanConfig
-from ..registry import FAMILIES, IMAGES
+from ..family import FAMILIES, IMAGES
+from ..files import read_json
 from ..shapes import family_of, shapes_folder
-from ..support.documents import read_json
 from .advice import has_fused_kernel
 from .units import MOST_INPUT
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from math import log
 
 from ..configuration_leaner import Flops, LeanConfig, ParameterCount
-from ..registry import IMAGES
+from ..family import IMAGES
 from ..shapes import family_of, heads_of, load_shape, modality_of
 from .advice import Verdict, advise
 from .dials import (

@@ -7,9 +7,9 @@ from io import StringIO
 from rich.table import Table
 
 from ..configuration_leaner import LeanConfig
-from ..registry import IMAGES
+from ..family import IMAGES
 from ..shapes import family_of, modality_of
-from ..support.terminal import plain_console
+from ..terminal import plain_console
 from .advice import FAVOURS, NO_OBJECTION, OPPOSES, REFUTATION, SOURCES, kernels_for
 from .flops import training_flops
 from .memory import StepSetting

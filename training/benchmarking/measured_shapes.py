@@ -15,8 +15,8 @@ import transformers
 from torch.profiler import ProfilerActivity, profile
 
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.models import quartiles, seconds_of, take_turns
 from modeling_leaner.planning.memory import StepSetting, scored_rows
-from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
 
 
 @contextmanager

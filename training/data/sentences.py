@@ -9,7 +9,7 @@ from typing import Literal
 
 from datasets import Dataset
 
-from modeling_leaner.support.files import write_bytes
+from modeling_leaner.files import write_bytes
 
 from .sources import load_split, text_columns
 from .tokenizer import TextSource

@@ -17,15 +17,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_leaner.configuration_leaner import ParameterCount
 from modeling_leaner.conversion import load_lean
-from modeling_leaner.hub_lookup import require_source
+from modeling_leaner.files import free_path, write_json
+from modeling_leaner.hub import TOKENIZER_FILES, files_of, load_processors, read_source_json, require_source
+from modeling_leaner.models import quartiles, take_turns
 from modeling_leaner.slimming.operations import drop_pooler
 from modeling_leaner.slimming.slim import RECORD
-from modeling_leaner.source_files import TOKENIZER_FILES, files_of, load_processors, read_source_json
-from modeling_leaner.support.documents import write_json
-from modeling_leaner.support.files import free_path
-from modeling_leaner.support.quiet import quiet_libraries
-from modeling_leaner.support.terminal import plain_console
-from modeling_leaner.support.turns import quartiles, take_turns
+from modeling_leaner.terminal import plain_console, quiet_libraries
 
 from ..records import EncoderComparison, EncoderScores, EncoderTime, Environment
 from ..records.results import RESULTS

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from modeling_leaner.support.documents import read_json
+from modeling_leaner.files import read_json
 
 from ..records import Guess, RowError, checked
 from .grid import Grid

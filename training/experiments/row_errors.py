@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
-from modeling_leaner.support.documents import read_json
+from modeling_leaner.files import read_json
 
 from ..records import RowError, RunResults, checked
 from ..records.results import RESULTS

@@ -26,7 +26,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import OneHotEncoder
 from transformers import EvalPrediction
 
-from modeling_leaner.support.documents import write_json
+from modeling_leaner.files import write_json
 
 from ..data.sources import load_training
 from ..records import Guess

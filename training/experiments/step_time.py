@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from modeling_leaner.support.documents import read_json, write_json
-from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
+from modeling_leaner.files import read_json, write_json
+from modeling_leaner.models import quartiles, seconds_of, take_turns
 
 from ..records import Environment, StepTime, StepTimes, checked
 from ..running.environment import environment

@@ -5,7 +5,7 @@ import sys
 
 from rich.table import Table
 
-from modeling_leaner.support.terminal import plain_console
+from modeling_leaner.terminal import plain_console
 
 from ..records import BudgetSummary, CellSummary, Contrast, Reading
 from .curves import COST_KINDS

@@ -12,9 +12,8 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 import modeling_leaner
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.files import read_json, read_object, write_bytes
 from modeling_leaner.shapes import CONFIG_CLASSES
-from modeling_leaner.support.documents import read_json, read_object
-from modeling_leaner.support.files import write_bytes
 
 from ..records import Record, checked
 

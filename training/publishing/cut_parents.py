@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.files import read_json, read_object, sha256
 from modeling_leaner.slimming.slim import RECORD, cut_of_layers
-from modeling_leaner.support.documents import read_json, read_object
-from modeling_leaner.support.files import sha256
 
 from ..experiments.grid import Grid
 from ..records import CutStep, PublishedResults, SlimFile, checked

@@ -5,9 +5,8 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.files import require, sha256
 from modeling_leaner.slimming.slim import RECORD
-from modeling_leaner.support.documents import require
-from modeling_leaner.support.files import sha256
 
 from ..experiments.encoder_scores import TITLES
 from ..records import PublishedEncoder, TextRows

@@ -9,9 +9,8 @@ import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
+from modeling_leaner.files import flat, naming, read_object, require
 from modeling_leaner.shapes import CONFIG_CLASSES
-from modeling_leaner.support.documents import flat, naming, read_object, require
-from modeling_leaner.support.licenses import check_license
 
 from ..records import PublishedEncoder, PublishedResults, RunResults, checked
 from ..records.results import PUBLISHED, RESULTS
@@ -100,7 +99,6 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     """The results of a folder, compared with its configuration. Raises ValueError that names the field."""
     file = folder / RESULTS
     results = results_in(file)
-    check_license(getattr(results, "license", None))  # of a run it may have been added by hand
     task = TASKS.get(results.task)
     has_no_head = task is not None and task.trains_bare_model()
     classes = []

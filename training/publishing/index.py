@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from modeling_leaner.files import replace_files
 from modeling_leaner.shapes import load_config
-from modeling_leaner.support.files import replace_files
 
 from ..experiments.evidence import PEERS
 from ..experiments.grid_results import load_folder

@@ -17,12 +17,10 @@ import numpy as np
 import torch
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.files import read_object, sha256, write_bytes, write_json
+from modeling_leaner.hub import copy_into, files_of, read_source_json, sentence_transformers_files, without_local_paths
 from modeling_leaner.slimming.slim import RECORD
-from modeling_leaner.source_files import copy_into, files_of, read_source_json, sentence_transformers_files
-from modeling_leaner.support.documents import read_object, write_json
-from modeling_leaner.support.files import sha256, write_bytes
-from modeling_leaner.support.quiet import quiet_libraries
-from modeling_leaner.transfer import without_local_paths
+from modeling_leaner.terminal import quiet_libraries
 
 from ..data.sources import describe, load_training
 from ..experiments.encoder_rows import EncoderRows, load_rows, local_data

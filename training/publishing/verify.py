@@ -18,7 +18,7 @@ from pathlib import Path
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.slimming.slim import RECORD
-from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments.encoder_rows import NAMES
 from ..records import PublishedEncoder, PublishedResults, RunResults, Subset

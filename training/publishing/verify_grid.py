@@ -4,7 +4,7 @@ import contextlib
 import math
 from pathlib import Path
 
-from modeling_leaner.support.documents import flat
+from modeling_leaner.files import flat
 
 from ..experiments.evidence import gather
 from ..experiments.grid import Grid, is_cut, load_grid

@@ -8,7 +8,7 @@ from modeling_leaner.conversion import load_lean
 from modeling_leaner.exporting.files import ONNX_FILE, ONNX_INT8_FILE, load_onnx
 from modeling_leaner.exporting.graph import ExportableModel
 from modeling_leaner.exporting.parity import IN_FLOAT32, IN_INT8, compare
-from modeling_leaner.support.terminal import plural
+from modeling_leaner.terminal import plural
 
 
 ONNX_FOLDER = Path(ONNX_FILE).parent.name

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.registry import IMAGES
+from modeling_leaner.family import IMAGES
 from modeling_leaner.shapes import modality_of
 
 from .study import (

@@ -1,0 +1,109 @@
+"""Running a model: in evaluation mode, without unpadding, timed in turns; images with the channels that it reads."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL.Image import Image
+from torch.utils.benchmark import timer
+from transformers import PreTrainedModel
+
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by the number of channels
+WARM_UP = 2
+LEAST_ROUNDS = 3  # however long they take
+
+
+def is_named_as(module: torch.nn.Module | None, kind: type[torch.nn.Module]) -> bool:
+    """Whether a module's class has the name of `kind`.
+
+    By name, for a model that was loaded with `trust_remote_code=True` has classes of its own: copies of this
+    package's, of which its modules are no instances.
+    """
+    return type(module).__name__ == kind.__name__
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards each of its modules is in the mode that it had."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+@contextmanager
+def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, batches go through the layers as they are: for hooks that read states row by row."""
+    config = model.config
+    unpads = getattr(config, "unpad_inputs", False)
+    if not unpads:
+        yield
+        return
+    config.unpad_inputs = False
+    try:
+        yield
+    finally:
+        config.unpad_inputs = True
+
+
+def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """(B, T, D) → (B, D); positions that `mask` (B, T) pads are left out, and a row of these alone gives 0."""
+    if mask is None:
+        return states.mean(dim=1)
+    weights = mask.to(states.dtype)[..., None]
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def with_channels(image: Image, channels: int) -> Image:
+    """Greyscale, palettes and transparency in the mode of `channels`; of a number without one the image as it is."""
+    mode = MODES.get(channels, image.mode)
+    if image.mode == mode:
+        return image
+    return image.convert(mode)
+
+
+class Quartiles(NamedTuple):
+    """The 25th, 50th and 75th percentile of some times."""
+
+    low: float
+    median: float
+    high: float
+
+
+def quartiles(seconds: np.ndarray) -> list[Quartiles]:
+    """Of each call over its rounds: (calls, rounds) → a member for each call."""
+    return [Quartiles(*of_call) for of_call in np.percentile(seconds, (25, 50, 75), axis=1).T.tolist()]
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Time of a call; the queue of a GPU is emptied before and after."""
+    start = timer()
+    call()
+    return timer() - start
+
+
+def take_turns(
+    timed: Sequence[Callable[[], float]], rounds: int, *, warm_up: int = WARM_UP, limit: float = float("inf")
+) -> np.ndarray:
+    """The seconds that the calls return, without those of the rounds that warm up: (calls, rounds).
+
+    Every other round runs backwards. After `LEAST_ROUNDS` it ends once the slowest call has taken `limit` seconds.
+    """
+    for _ in range(warm_up):
+        for call in timed:
+            call()
+    seconds: list[list[float]] = [[] for _ in timed]
+    order = list(range(len(timed)))
+    for done in range(rounds):
+        if done >= LEAST_ROUNDS and max(map(sum, seconds), default=0.0) > limit:
+            break
+        for turn in order:
+            seconds[turn].append(timed[turn]())
+        order.reverse()
+    return np.array(seconds)
