@@ -1,7 +1,6 @@
 """The `leaner` script, also `python -m modeling_leaner`. Ends quietly, with status 130, by Ctrl-C or SIGTERM."""
 
-from .support.freed_memory import keep_freed_memory
-from .support.interrupts import INTERRUPTED, end_as_interrupted, leave_at_once
+from .process import INTERRUPTED, end_as_interrupted, keep_freed_memory, leave_at_once
 
 
 def main() -> None:

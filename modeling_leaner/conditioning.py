@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .layers_leaner import LeanAttention
-from .support.models import evaluating, is_named_as, without_unpadding
+from .models import evaluating, is_named_as, without_unpadding
 
 
 @dataclass(frozen=True)

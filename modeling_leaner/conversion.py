@@ -26,7 +26,8 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
-from .source_files import (
+from .files import read_json, whole_folder
+from .hub import (
     check_vocabulary,
     copy_into,
     files_of,
@@ -35,8 +36,6 @@ from .source_files import (
     refuse_pickles,
     sentence_transformers_files,
 )
-from .support.documents import read_json
-from .support.files import whole_folder
 
 
 class ConversionError(ValueError):

@@ -21,16 +21,9 @@ from transformers import GenerationMixin
 from transformers.cache_utils import Cache, DynamicCache
 
 from .conversion import load_lean
+from .files import whole_folder, write_json
+from .hub import check_vocabulary, copy_into, load_processors, read_source_json, sentence_transformers_files
 from .layers_leaner import LeanPreTrainedModel
-from .source_files import (
-    check_vocabulary,
-    copy_into,
-    load_processors,
-    read_source_json,
-    sentence_transformers_files,
-)
-from .support.documents import write_json
-from .support.files import whole_folder
 
 
 if TYPE_CHECKING:

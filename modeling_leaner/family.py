@@ -1,4 +1,6 @@
-"""The classes of the family; importing them registers all with transformers' Auto classes."""
+"""The families: facts about each, and its classes, registered with transformers' Auto classes on import."""
+
+from dataclasses import dataclass
 
 import transformers
 from transformers.models.auto.image_processing_auto import AutoImageProcessor  # top level: needs torchvision in 5.17
@@ -24,7 +26,85 @@ from .modeling_lean_gpt import (
     LeanGPTModel,
 )
 from .modeling_lean_vit import LeanViTBackbone, LeanViTForImageClassification, LeanViTModel
-from .registry import FAMILIES, TEXT, Modality
+
+
+@dataclass(frozen=True)
+class Modality:
+    """What a family reads: the `unit` by which its costs are stated, and the settings by which its data differ."""
+
+    unit: str
+    inputs: tuple[str, ...]
+
+
+IMAGES = Modality(unit="image", inputs=("image_size", "patch_size"))
+TEXT = Modality(unit="token", inputs=("length", "vocab_size"))
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The special tokens of a tokenizer that is trained for a family of text.
+
+    `tokens` in the order of their numbers, from 0 on; `roles` as arguments of the tokenizer; `unknown` stands for a
+    word outside the vocabulary. `single` and `pair` say what is put around a text or two, "" for nothing.
+    """
+
+    tokens: tuple[str, ...]
+    roles: dict[str, str]
+    unknown: str
+    single: str = ""
+    pair: str = ""
+
+
+END_OF_TEXT = SpecialTokens(
+    tokens=("<|endoftext|>",),
+    roles=dict.fromkeys(("bos_token", "eos_token", "pad_token"), "<|endoftext|>"),
+    unknown="<|endoftext|>",
+)
+CLS_AND_SEP = SpecialTokens(
+    tokens=("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    roles={
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    },
+    unknown="[UNK]",
+    single="[CLS] $A [SEP]",
+    pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+)
+
+
+@dataclass(frozen=True)
+class FirstRecipe:
+    """A recipe whose data every installation has; the rows of one step, and the tokens of a row at most.
+
+    `tokens` is None of images.
+    """
+
+    name: str
+    rows: int
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Family:
+    """Facts about a family that neither its configuration nor its models hold.
+
+    `title` is its name for people; `first_recipe` one for a first try. A family of text has `special_tokens`.
+    """
+
+    title: str
+    modality: Modality
+    first_recipe: FirstRecipe
+    special_tokens: SpecialTokens | None = None
+
+
+FAMILIES = {
+    "vit": Family("LeanViT", IMAGES, FirstRecipe("digits", 64)),
+    "bert": Family("LeanBERT", TEXT, FirstRecipe("listops-short", 64, tokens=32), CLS_AND_SEP),
+    "gpt": Family("LeanGPT", TEXT, FirstRecipe("python-docs", 16, tokens=128), END_OF_TEXT),
+}
 
 
 def _register(config_class: type, models: object) -> None:

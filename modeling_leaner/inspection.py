@@ -16,11 +16,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
+from .files import finite_or_none
 from .layers_leaner import LeanAttention, LeanPostNormBlock
-from .support.documents import finite_or_none
-from .support.models import block_inputs, evaluating, is_named_as
-from .support.progress import Progress, no_progress
-from .support.terminal import plural
+from .models import block_inputs, evaluating, is_named_as
+from .terminal import Progress, no_progress, plural
 
 
 MOST_ROWS = 4096  # of a Jacobian, N·D, up to which the matrix is built: 128 MiB in float64

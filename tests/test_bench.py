@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertPreTrainedModel
 from transformers.utils import is_torchvision_available
 
+from modeling_leaner.models import take_turns
 from modeling_leaner.shapes import load_config, load_shape
-from modeling_leaner.support.turns import take_turns
 
 
 MINIATURE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}

@@ -6,8 +6,8 @@ import torch
 from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTForCausalLM, LeanViTForImageClassification
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.modeling_lean_bert import LeanBERTForMultipleChoice
+from modeling_leaner.models import evaluating
 from modeling_leaner.shapes import load_shape
-from modeling_leaner.support.models import evaluating
 
 
 def small(**changes):

@@ -13,8 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig
 import modeling_leaner
 from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanViTConfig
 from modeling_leaner.conversion import to_lean_config
-from modeling_leaner.registry import baseline_of, shape_path
-from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape, shape_names
+from modeling_leaner.shapes import CONFIG_CLASSES, baseline_of, load_config, load_shape, shape_names, shape_path
 
 
 CONFIGS = list(CONFIG_CLASSES.values())

@@ -27,7 +27,7 @@ from modeling_leaner.conversion import (
     load_lean,
     to_lean_config,
 )
-from modeling_leaner.source_files import sentence_transformers_files
+from modeling_leaner.hub import sentence_transformers_files
 
 
 TOLERANCE = 1e-5

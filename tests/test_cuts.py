@@ -18,9 +18,9 @@ from modeling_leaner.training.records import ResultRow
 from training_data import documents, save_encoder
 
 from modeling_leaner.conversion import load_lean
+from modeling_leaner.files import sha256
 from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.slim import Target
-from modeling_leaner.support.files import sha256
 
 
 CLONE = Path(__file__).parent.parent

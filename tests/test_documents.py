@@ -6,10 +6,9 @@ import pytest
 from modeling_leaner.training.publishing.folders import check_modules, config_class_of
 from modeling_leaner.training.tasks.distillation import mapped_layers
 
-from modeling_leaner import conversion, source_files
+from modeling_leaner import conversion, files, hub
 from modeling_leaner.checkpoints_leaner import INDEX, find_weights
-from modeling_leaner.support import documents
-from modeling_leaner.support.documents import read_json, read_object
+from modeling_leaner.files import read_json, read_object
 
 
 DEEP = "[" * 200_000
@@ -18,8 +17,8 @@ DEEP = "[" * 200_000
 def test_what_is_no_json(tmp_path):
     path = tmp_path / "x.json"
     for content, message in (
-        (DEEP.encode(), "brackets within brackets, too deep to read"),
-        (b'{"a": ' * 200_000, "brackets within brackets, too deep to read"),
+        (DEEP.encode(), "not a JSON file: "),
+        (b'{"a": ' * 200_000, "not a JSON file: "),
         (b"\xff\xfe\x00", "not a text in UTF-8: "),
         (b"{", "not a JSON file: "),
         (b"", "not a JSON file: "),
@@ -35,7 +34,7 @@ def test_what_is_no_json(tmp_path):
 
 def test_a_file_without_an_end(tmp_path, monkeypatch):
     """As a device is: no more of it is read than may be."""
-    monkeypatch.setattr(documents, "MOST_BYTES", 100)
+    monkeypatch.setattr(files, "MOST_BYTES", 100)
     path = tmp_path / "x.json"
     path.symlink_to("/dev/zero")
     with pytest.raises(ValueError, match="x.json: expected at most 100 bytes"):
@@ -59,7 +58,7 @@ def test_json_is_read(tmp_path):
         ("config.json", conversion._check_config),
         (INDEX, find_weights),
         ("modules.json", lambda folder: check_modules(folder / "modules.json")),
-        ("modules.json", lambda folder: source_files.read_source_json(str(folder), "modules.json")),
+        ("modules.json", lambda folder: hub.read_source_json(str(folder), "modules.json")),
         ("slim.json", lambda folder: mapped_layers(str(folder), [], 2, 4)),
     ],
 )

@@ -10,10 +10,10 @@ from modeling_leaner.training.publishing import push
 from modeling_leaner.training.running import evaluation
 from typer.testing import CliRunner
 
-from modeling_leaner import transfer
+from modeling_leaner import hub as hub_files
 from modeling_leaner.checkpoints_leaner import INDEX
 from modeling_leaner.cli.app import app
-from modeling_leaner.support.terminal import visible
+from modeling_leaner.terminal import visible
 
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -56,7 +56,7 @@ def test_names_that_cannot_be_printed_are_not_sent(folder, name):
 def test_names_that_stay_are_shown_as_they_are(folder, capsys):
     for name in ("a\x1b[31mb.txt", "a\nb.txt", "a\udcff.txt"):
         (folder / name).write_bytes(b"")
-    push.print_plan(folder, REPOSITORY, {}, transfer.Remote(files=frozenset({"c\x1b[2J.png"})))
+    push.print_plan(folder, REPOSITORY, {}, hub_files.Remote(files=frozenset({"c\x1b[2J.png"})))
     out = capsys.readouterr().out
     assert "stays here: a\\nb.txt, a\\x1b[31mb.txt, a\\udcff.txt" in out
     assert "c\\x1b[2J.png" in out and out.replace("\n", "").isprintable()
@@ -66,13 +66,13 @@ def test_names_that_stay_are_shown_as_they_are(folder, capsys):
 def test_a_binary_text_is_named(folder, name):
     (folder / name).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=f"{name}: not a text in UTF-8"):
-        transfer.contents(folder, REPOSITORY)
+        hub_files.contents(folder, REPOSITORY)
 
 
 def test_a_repository_of_a_pickle(tmp_path):
     config = (GOLDEN / "gpt" / "config.json").read_bytes()
     with LocalHub() as hub, reached(hub, tmp_path / "home"):
-        transfer.commit({"config.json": config, "pytorch_model.bin": b"x"}, REPOSITORY, "a pickle")
+        hub_files.commit({"config.json": config, "pytorch_model.bin": b"x"}, REPOSITORY, "a pickle")
         named = f"{REPOSITORY}: pytorch_model.bin is a pickle, which can run code; expected model.safetensors"
         assert named in refused("export", "torch", REPOSITORY, tmp_path / "out")
         assert named in refused("convert", REPOSITORY, tmp_path / "out")

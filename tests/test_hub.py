@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from test_remote_code import logits
 from training_data import labelled, write_shape
 
-from modeling_leaner import transfer
+from modeling_leaner import hub as hub_files
 
 
 ROOT = Path(__file__).parent.parent
@@ -250,7 +250,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(here, tmp_path, caps
 def test_the_owner_takes_the_place_of_the_placeholder(folder):
     """In the card alone; everything else is sent as it is, and all of it."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    sent = transfer.contents(folder, "some-one/another-name")
+    sent = hub_files.contents(folder, "some-one/another-name")
     card = sent.pop("README.md").decode()
     assert "OWNER" not in card
     assert re.search(rf"some-one/{re.escape(folder.name)}(?![\w-])", card) is None
@@ -258,7 +258,7 @@ def test_the_owner_takes_the_place_of_the_placeholder(folder):
     base = ModelCard(card).data.base_model
     assert base is None or base.startswith(("some-one/lean", "sentence-transformers/"))
     assert sent == {name: folder / name for name in sent}
-    assert transfer.staying(folder) == []
+    assert hub_files.staying(folder) == []
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -268,8 +268,8 @@ def test_what_stays_of_a_folder_that_goes_in_part(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     (tmp_path / "checkpoint-5").mkdir()
-    assert transfer.shipped(tmp_path) == ["2_Dense/config.json", "2_Dense/model.safetensors", "config.json"]
-    assert transfer.staying(tmp_path) == ["2_Dense/pytorch_model.bin", "checkpoint-5"]
+    assert hub_files.shipped(tmp_path) == ["2_Dense/config.json", "2_Dense/model.safetensors", "config.json"]
+    assert hub_files.staying(tmp_path) == ["2_Dense/pytorch_model.bin", "checkpoint-5"]
 
 
 def test_a_branch_gets_what_is_pushed_to_it(here, tmp_path, capsys):
@@ -643,9 +643,9 @@ NOT_LOCAL = (
 
 def test_paths_of_this_machine_are_left_out():
     for text, expected in LOCAL.items():
-        assert transfer.without_local_paths(text) == expected
+        assert hub_files.without_local_paths(text) == expected
     for text in NOT_LOCAL:
-        assert transfer.without_local_paths(text) == text
+        assert hub_files.without_local_paths(text) == text
 
 
 def check_repository_of_run(hub: LocalHub, name: str, private: Path) -> dict[str, bytes]:

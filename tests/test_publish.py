@@ -29,8 +29,8 @@ from safetensors.torch import load_file, save_file
 from training_data import write_shape
 from workshop import GRID, small_listops, train_grid
 
+from modeling_leaner.files import sha256
 from modeling_leaner.shapes import load_config
-from modeling_leaner.support.files import sha256
 
 
 WORDS = "--max_steps 6 --max_train_rows 96 --max_eval_rows 64 --per_device_train_batch_size 8 --logging_steps 2"

@@ -17,7 +17,7 @@ from modeling_leaner.training.settings.yaml_files import read_yaml
 from training_data import write_shape
 from workshop import GRID, small_listops, train_grid
 
-from modeling_leaner.support.files import sha256
+from modeling_leaner.files import sha256
 
 
 CELL = "model_cards/grids/slim/cells/one"

@@ -32,8 +32,8 @@ from transformers import TokenizersBackend, ViTImageProcessorPil
 from transformers.utils import is_torchvision_available
 
 import modeling_leaner
+from modeling_leaner.files import write_json
 from modeling_leaner.shapes import load_shape
-from modeling_leaner.support.documents import write_json
 
 
 # task → shape, architecture, dataset, the metrics with the main one first, and what the Hub calls the task

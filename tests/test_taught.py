@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from training_data import documents, labelled, merged, pictures, questions, read_lines, write_shape
 
 from modeling_leaner.conversion import load_lean
-from modeling_leaner.source_files import load_processors
+from modeling_leaner.hub import load_processors
 
 
 RUN = """--max_steps 4 --per_device_train_batch_size 8 --learning_rate 3e-3 --eval_strategy no --save_strategy no

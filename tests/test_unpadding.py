@@ -15,8 +15,8 @@ from modeling_leaner.modeling_lean_bert import (
     LeanBERTForTokenClassification,
     LeanBERTModel,
 )
+from modeling_leaner.models import without_unpadding
 from modeling_leaner.slimming.measures import input_moments
-from modeling_leaner.support.models import without_unpadding
 from modeling_leaner.unpadding_leaner import Unpadding, cheapest_rows, rows_for
 
 

@@ -29,12 +29,12 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import RELATIVES, from_lean_config
+from modeling_leaner.family import IMAGES
+from modeling_leaner.files import free_path, write_new
+from modeling_leaner.models import quartiles, seconds_of, take_turns
 from modeling_leaner.planning.costs import StepSetting, scored_rows, training_flops
-from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import load_config, modality_of
-from modeling_leaner.support.files import free_path, write_new
-from modeling_leaner.support.quiet import quiet_libraries
-from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
+from modeling_leaner.terminal import quiet_libraries
 
 from .running.environment import environment, processor_flags
 

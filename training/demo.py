@@ -13,10 +13,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from modeling_leaner.registry import FAMILIES
+from modeling_leaner.family import FAMILIES
+from modeling_leaner.files import read_json
 from modeling_leaner.shapes import load_config
-from modeling_leaner.support.documents import read_json
-from modeling_leaner.support.terminal import plain_console
+from modeling_leaner.terminal import plain_console
 
 from . import train
 from .records import RunResults, checked

@@ -2,7 +2,7 @@
 
 import json
 
-from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.terminal import quiet_libraries
 
 from .running import evaluation
 

@@ -45,12 +45,8 @@ from transformers import (
 )
 
 from modeling_leaner.conversion import ConversionError, convert, load_lean
-from modeling_leaner.layers_leaner import LeanPreTrainedModel
-from modeling_leaner.slimming import calibration, operations
-from modeling_leaner.slimming.measures import Batch, mean_over_tokens
-from modeling_leaner.slimming.operations import SlimError
-from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, check_target, slim
-from modeling_leaner.source_files import (
+from modeling_leaner.files import read_json, whole_folder, write_json
+from modeling_leaner.hub import (
     check_vocabulary,
     copy_into,
     files_of,
@@ -59,11 +55,13 @@ from modeling_leaner.source_files import (
     sentence_transformers_files,
     weights_sha256,
 )
-from modeling_leaner.support.documents import read_json, write_json
-from modeling_leaner.support.files import whole_folder
-from modeling_leaner.support.progress import progress_bar
-from modeling_leaner.support.terminal import plain_console
-from modeling_leaner.support.turns import seconds_of, take_turns
+from modeling_leaner.layers_leaner import LeanPreTrainedModel
+from modeling_leaner.models import seconds_of, take_turns
+from modeling_leaner.slimming import calibration, operations
+from modeling_leaner.slimming.measures import Batch, mean_over_tokens
+from modeling_leaner.slimming.operations import SlimError
+from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, check_target, slim
+from modeling_leaner.terminal import plain_console, progress_bar
 
 from .data.sources import BUILT_IN, load_split
 

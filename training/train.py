@@ -14,10 +14,9 @@ from transformers import PreTrainedModel
 from transformers.trainer_utils import IntervalStrategy
 
 from modeling_leaner.conversion import convert
-from modeling_leaner.support.documents import write_json
-from modeling_leaner.support.freed_memory import keep_freed_memory
-from modeling_leaner.support.quiet import quiet_libraries
-from modeling_leaner.support.terminal import visible
+from modeling_leaner.files import write_json
+from modeling_leaner.process import keep_freed_memory
+from modeling_leaner.terminal import quiet_libraries, visible
 
 from .records import RunResults, checked
 from .records.results import RESULTS

@@ -13,9 +13,8 @@ from typing import Annotated, Literal
 import typer
 
 from .. import __version__
-from ..registry import check_family
-from ..support.interrupts import INTERRUPTED
-from ..support.terminal import plain_console
+from ..process import INTERRUPTED
+from ..terminal import plain_console
 from .checks import (
     check_inspected,
     check_new,
@@ -64,16 +63,14 @@ def main(
 
 @app.command(cls=Command, rich_help_panel=SHAPES)
 def shapes(
-    family: Annotated[str | None, typer.Option(help="Only vit, bert or gpt.")] = None,
+    family: Annotated[Literal["vit", "bert", "gpt"] | None, typer.Option(help="Only one family.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """The named shapes: parameters, FLOPs per token, cache bytes per token, heads × head size.
 
     Example: leaner shapes --family gpt
     """
-    if family is not None:
-        check_family(family)
-    with slow_imports(models=False):
+    with slow_imports():
         from .shapes import shape_rows, shape_table
     rows = shape_rows(family)
     if as_json:
@@ -164,7 +161,7 @@ def convert(
     check_source(source)
     with slow_imports():
         from ..conversion import convert_checkpoint
-        from ..support.quiet import quiet_libraries
+        from ..terminal import quiet_libraries
     quiet_libraries()
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python ends changes no status
     try:
@@ -223,7 +220,7 @@ def slim(
     check_source(source)
     kept = None if keep_layers is None else tuple(parse_layers("--keep-layers", keep_layers))
     with slow_imports():
-        from ..support.quiet import quiet_libraries
+        from ..terminal import quiet_libraries
         from ..training.slim import Settings, run
     quiet_libraries()
     settings = Settings(
@@ -271,7 +268,7 @@ def export(
     with slow_imports():
         from ..exporting import export as export_model
         from ..planning.costs import human_bytes
-        from ..support.quiet import quiet_libraries
+        from ..terminal import quiet_libraries
     quiet_libraries()
     try:
         exported = export_model(kind, source, output, int8)
@@ -319,7 +316,7 @@ def inspect(
     """
     check_inspected(model)
     with slow_imports():
-        from ..support.quiet import quiet_libraries
+        from ..terminal import quiet_libraries
     quiet_libraries()
     with slow_imports():
         from .inspect import Options, run

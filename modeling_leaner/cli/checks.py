@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..registry import check_shape, did_you_mean_path, shape_names
-from ..support.suggest import did_you_mean
+from ..terminal import did_you_mean, did_you_mean_path
 from .command import dashed
 from .lazy import slow_imports
 
@@ -62,6 +61,8 @@ def check_folders(folders: list[Path] | None) -> list[Path] | None:
 
 def check_shape_option(name: str | None) -> str | None:
     """The name itself. Raises ValueError, with the nearest one, for a misspelt named shape."""
+    with slow_imports():
+        from ..shapes import check_shape
     if name is not None:
         check_shape(name)
     return name
@@ -83,12 +84,14 @@ def check_new(output: Path) -> None:
 def check_source(source: str) -> None:
     """Raises ValueError for what is neither a file or folder nor a model of the Hub."""
     with slow_imports(models=False):
-        from ..hub_lookup import require_source
+        from ..hub import require_source
     require_source(source)
 
 
 def check_trained(model: str) -> None:
     """Raises ValueError for a shape, which has no weights, and for a model that is nowhere."""
+    with slow_imports():
+        from ..shapes import shape_names
     expected = "expected a run folder, a published folder or a Hub id"
     if model in shape_names():
         raise ValueError(f"{model}: a named shape, which has no weights; {expected}")
@@ -99,6 +102,8 @@ def check_trained(model: str) -> None:
 
 def check_inspected(model: str) -> None:
     """Raises ValueError for what is neither a named shape, nor a file, a folder or a model of the Hub."""
+    with slow_imports():
+        from ..shapes import check_shape, shape_names
     if model in shape_names():
         return
     check_shape(model)
@@ -108,7 +113,7 @@ def check_inspected(model: str) -> None:
 def base_model_of(name: str | None, parent: str) -> str:
     """The Hub id that a card names as the parent. Raises ValueError where none is given and the parent is a folder."""
     with slow_imports(models=False):
-        from ..transfer import is_repository
+        from ..hub import is_repository
     if name is None and not Path(parent).exists():
         name = parent
     if name is None or not is_repository(name):
@@ -119,6 +124,8 @@ def base_model_of(name: str | None, parent: str) -> str:
 
 def check_bench(options: Mapping[str, Any]) -> None:
     """Raises ValueError that names the option of `leaner bench`, or the shape, and what was expected."""
+    with slow_imports():
+        from ..shapes import check_shape
     for name, choices in BENCH_CHOICES.items():
         if options[name] is None:
             continue

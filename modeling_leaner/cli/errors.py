@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from ..support.terminal import plain_console, visible
+from ..terminal import plain_console, visible
 
 
 def print_error(command: str | None, message: str) -> None:

@@ -15,14 +15,13 @@ from transformers import AutoModel, PreTrainedModel, set_seed
 
 from ..configuration_leaner import LeanConfig
 from ..conversion import load_lean
+from ..family import IMAGES
+from ..hub import load_processors
 from ..inspection import Row, check_layers, document_of, inspect_layers, layer_tables, rows_of
-from ..registry import IMAGES
 from ..shapes import load_config, modality_of
 from ..slimming.calibration import batches_of
 from ..slimming.operations import SlimError
-from ..source_files import load_processors
-from ..support.progress import progress_bar
-from ..support.terminal import plain_console
+from ..terminal import plain_console, progress_bar
 from ..training.data.sources import BUILT_IN, describe
 from ..training.running.evaluation import prepare_evaluation, saved_recipe
 from ..training.running.loading import has_weights, load_image_processor

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..support.interrupts import leave_at_once, leave_in_order
+from ..process import leave_at_once, leave_in_order
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from math import inf
 from pathlib import Path
 
 from ..configuration_leaner import LeanConfig
+from ..family import FAMILIES
+from ..files import free_path, write_new
 from ..planning.costs import StepSetting, training_flops
 from ..planning.solver import (
     Budget,
@@ -26,9 +28,7 @@ from ..planning.solver import (
     with_inputs,
 )
 from ..planning.tables import Measurement, plan_document, plan_text, recommended
-from ..registry import FAMILIES
 from ..shapes import family_of, load_config, load_shape
-from ..support.files import free_path, write_new
 
 
 ROWS = 6

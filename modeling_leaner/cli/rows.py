@@ -8,8 +8,7 @@ from pathlib import Path
 from datasets import Dataset
 
 from ..layers_leaner import LeanPreTrainedModel
-from ..support.suggest import did_you_mean
-from ..support.terminal import plural
+from ..terminal import did_you_mean, plural
 from ..training.data.sources import BUILT_IN, decoded_image, likely_texts, load_split, with_encoded_images
 from ..training.tasks.base import place_in_file
 

@@ -3,8 +3,7 @@
 from rich.table import Table
 
 from ..planning.costs import training_flops
-from ..registry import baseline_of, shape_names
-from ..shapes import heads_of, load_shape
+from ..shapes import baseline_of, heads_of, load_shape, shape_names
 
 
 CAPTION = "parameters: with the pretraining head. FLOPs: forward, matrix products, at length. KV: bf16."

@@ -10,9 +10,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..support.interrupts import INTERRUPTED
-from ..support.licenses import check_license
-from ..support.terminal import plain_console
+from ..process import INTERRUPTED
+from ..terminal import plain_console
 from .checks import (
     BENCH_CHOICES,
     STUDY_NAMES,
@@ -61,7 +60,6 @@ License = Annotated[
     str | None,
     typer.Option(
         help="Licence of the weights, as the Hub names it, such as mit. [default: as stated before]",
-        callback=check_license,
     ),
 ]
 

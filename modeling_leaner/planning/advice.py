@@ -11,7 +11,7 @@ from math import exp, inf, log
 from scipy.optimize import brentq
 
 from ..configuration_leaner import LeanConfig
-from ..registry import IMAGES
+from ..family import IMAGES
 from ..shapes import family_of, modality_of
 
 

@@ -10,9 +10,9 @@ from functools import cache
 from math import log
 
 from ..configuration_leaner import Flops, LeanConfig, ParameterCount
-from ..registry import FAMILIES, IMAGES
+from ..family import FAMILIES, IMAGES
+from ..files import read_json
 from ..shapes import family_of, heads_of, load_shape, modality_of, shapes_folder
-from ..support.documents import read_json
 from .advice import Verdict, advise, has_fused_kernel
 from .costs import (
     DEFAULT_STEP,

@@ -8,9 +8,9 @@ from math import expm1, log
 from rich.table import Table
 
 from ..configuration_leaner import LeanConfig
-from ..registry import IMAGES
+from ..family import IMAGES
 from ..shapes import family_of, modality_of
-from ..support.terminal import plain_console
+from ..terminal import plain_console
 from .advice import FAVOURS, NO_OBJECTION, OPPOSES, REFUTATION, SOURCES, Verdict, kernels_for
 from .costs import StepSetting, human, human_bytes, human_count, training_flops
 from .solver import Candidate

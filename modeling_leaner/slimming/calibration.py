@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..layers_leaner import LeanPreTrainedModel
-from ..support.images import with_channels
+from ..models import with_channels
 from .measures import Batch
 from .operations import SlimError
 

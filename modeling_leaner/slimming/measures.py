@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from ..layers_leaner import LeanPreTrainedModel
-from ..support.models import block_inputs, mean_over_tokens, without_unpadding
-from ..support.progress import Progress, no_progress
+from ..models import block_inputs, mean_over_tokens, without_unpadding
+from ..terminal import Progress, no_progress
 from .operations import SlimError
 
 

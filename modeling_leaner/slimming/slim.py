@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..hub import RECORD, cut_of_layers  # noqa: F401 (also taken from here)
 from ..layers_leaner import LeanPreTrainedModel
-from ..source_files import RECORD, cut_of_layers  # noqa: F401 (also taken from here)
-from ..support.models import evaluating
-from ..support.progress import Progress, no_progress
+from ..models import evaluating
+from ..terminal import Progress, no_progress
 from . import measures, operations
 from .measures import Batch, LayerChoice, Reference
 from .operations import SlimError

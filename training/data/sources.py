@@ -20,9 +20,9 @@ from datasets import Dataset, IterableDataset, Value, VerificationMode, get_data
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
-from modeling_leaner.hub_lookup import dataset_hub_answers
-from modeling_leaner.support.files import write_bytes
-from modeling_leaner.support.suggest import did_you_mean
+from modeling_leaner.files import write_bytes
+from modeling_leaner.hub import dataset_hub_answers
+from modeling_leaner.terminal import did_you_mean
 
 from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments
 from ..settings.data_files import check_data_files, split_files

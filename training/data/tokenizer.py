@@ -14,8 +14,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
-from modeling_leaner.registry import FAMILIES
-from modeling_leaner.support.files import whole_folder
+from modeling_leaner.family import FAMILIES
+from modeling_leaner.files import whole_folder
 
 from .sources import TextSource
 
@@ -30,7 +30,7 @@ MOST_TOKENS = 2**20  # of a vocabulary that is trained: the trainers set aside m
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, max_length: int, family: str
 ) -> TokenizersBackend:
-    """A tokenizer of one of `TOKENIZER_KINDS` with the special tokens of a family (`registry.py`), which come first.
+    """A tokenizer of one of `TOKENIZER_KINDS` with the special tokens of a family (`family.py`), which come first.
 
     `max_length` in tokens. Little text gives a smaller vocabulary than `vocab_size`. `bytes` reads no text;
     `wordpiece` reads the texts twice, and keeps those of an iterator that can be read once in memory.

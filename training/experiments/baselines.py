@@ -25,7 +25,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import OneHotEncoder
 from transformers import EvalPrediction
 
-from modeling_leaner.support.documents import read_json
+from modeling_leaner.files import read_json
 
 from ..data.sources import load_training
 from ..records import Guess, RowError, checked

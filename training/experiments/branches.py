@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.family import IMAGES
+from modeling_leaner.files import read_json, sha256, write_json
 from modeling_leaner.planning.costs import training_flops
-from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
-from modeling_leaner.support.documents import read_json, write_json
-from modeling_leaner.support.files import sha256
 
 from ..running.checkpoints import whole_checkpoints
 from ..running.loading import recipe_config, shape_config, task_of

@@ -13,12 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.files import read_object, write_json
+from modeling_leaner.hub import weights_sha256
 from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.slim import RECORD, Slimmed, Target, slim
-from modeling_leaner.source_files import weights_sha256
-from modeling_leaner.support.documents import read_object, write_json
 
 from ..data.sources import evenly
 from ..running.loading import build_model

@@ -29,9 +29,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoTokenizer
 
-from modeling_leaner.support.quiet import quiet_libraries
-from modeling_leaner.support.terminal import plain_console
-from modeling_leaner.support.turns import seconds_of, take_turns
+from modeling_leaner.models import seconds_of, take_turns
+from modeling_leaner.terminal import plain_console, quiet_libraries
 
 from ..data.sources import Rows, evenly, load_split
 from ..running.environment import environment, processor_flags

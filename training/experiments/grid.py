@@ -55,9 +55,9 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from modeling_leaner.registry import shape_names
-from modeling_leaner.support.files import write_bytes
-from modeling_leaner.support.suggest import did_you_mean
+from modeling_leaner.files import write_bytes
+from modeling_leaner.shapes import shape_names
+from modeling_leaner.terminal import did_you_mean
 
 from ..records import ResultRow
 from ..settings.yaml_files import read_yaml
@@ -212,7 +212,7 @@ class Grid:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    return did_you_mean(name, names, " (did you mean {}?)")
+    return did_you_mean(name, names)
 
 
 def read_keys(kind: type, values: dict, where: str = "") -> Any:

@@ -20,7 +20,7 @@ from ray.exceptions import RayError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from modeling_leaner import __version__
-from modeling_leaner.support.interrupts import INTERRUPTED
+from modeling_leaner.process import INTERRUPTED
 
 from ..running.run_folder import LOCK
 from .grid import GridError

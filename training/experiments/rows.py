@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from modeling_leaner.support.documents import read_json
+from modeling_leaner.files import read_json
 
 from ..records.results import RESULTS
 from ..records.rows import ADDED, COLUMNS, ResultRow

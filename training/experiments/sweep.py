@@ -25,8 +25,7 @@ from typing import Protocol
 import torch
 from filelock import lock_descriptor
 
-from modeling_leaner.support.documents import naming, write_json
-from modeling_leaner.support.files import write_bytes
+from modeling_leaner.files import naming, write_bytes, write_json
 
 from ..data.sources import load_training
 from ..records import Guess, ResultRow

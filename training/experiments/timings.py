@@ -13,10 +13,10 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
-from modeling_leaner.registry import IMAGES
+from modeling_leaner.family import IMAGES
+from modeling_leaner.files import read_json, write_json
+from modeling_leaner.models import quartiles, seconds_of, take_turns
 from modeling_leaner.shapes import load_config, modality_of
-from modeling_leaner.support.documents import read_json, write_json
-from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
 
 from ..records import Environment, Latency, LatencyFile, StepTime, StepTimes, Timing, checked
 from ..running.environment import environment

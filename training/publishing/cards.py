@@ -6,10 +6,9 @@ from typing import Any
 from unicodedata import category
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
-from modeling_leaner.registry import FAMILIES
+from modeling_leaner.family import FAMILIES
+from modeling_leaner.files import require, sha256, write_bytes
 from modeling_leaner.shapes import heads_of
-from modeling_leaner.support.documents import require
-from modeling_leaner.support.files import sha256, write_bytes
 
 from ..experiments.evidence import baseline_of, dataset_name
 from ..experiments.grid import is_folder_name

@@ -19,11 +19,9 @@ from huggingface_hub import EvalResult, ModelCardData
 from modeling_leaner import exporting
 from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.conversion import ConversionError, convert, load_lean
-from modeling_leaner.source_files import RECORD, copy_into, load_processors, sentence_transformers_files
-from modeling_leaner.support.documents import read_json, write_json
-from modeling_leaner.support.files import sha256, write_bytes
-from modeling_leaner.support.quiet import quiet_libraries
-from modeling_leaner.transfer import without_local_paths
+from modeling_leaner.files import read_json, sha256, write_bytes, write_json
+from modeling_leaner.hub import RECORD, copy_into, load_processors, sentence_transformers_files, without_local_paths
+from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments import embedding_benchmark
 from ..experiments.grid import is_folder_name

@@ -20,11 +20,9 @@ from transformers.dynamic_module_utils import get_relative_import_files
 import modeling_leaner
 from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.files import naming, read_json, read_object, require, sha256, write_bytes
 from modeling_leaner.shapes import CONFIG_CLASSES
 from modeling_leaner.slimming.slim import RECORD
-from modeling_leaner.support.documents import naming, read_json, read_object, require
-from modeling_leaner.support.files import sha256, write_bytes
-from modeling_leaner.support.licenses import check_license
 
 from ..records import CutStep, PublishedResults, Record, RunResults, SlimFile, checked
 from ..records.results import PUBLISHED, RESULTS
@@ -104,7 +102,6 @@ def read_run(folder: Path) -> Run:
     file = folder / RESULTS
     with naming(file, UNREADABLE):
         results = results_in(file)
-        check_license(getattr(results, "license", None))  # of a run it may have been added by hand
         require(results.task in TASKS, file, "task", results.task, f"one of {', '.join(TASKS)}")
         is_bare = TASKS[results.task].trains_bare_model()
         auto = auto_class(results.architecture)

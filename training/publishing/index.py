@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from modeling_leaner.files import read_json, replace_files
 from modeling_leaner.shapes import load_config
-from modeling_leaner.support.documents import read_json
-from modeling_leaner.support.files import replace_files
 
 from ..experiments.evidence import PEERS
 from ..experiments.grid_results import load_folder

@@ -14,10 +14,9 @@ from pathlib import Path
 import yaml
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.files import read_json, read_object, sha256, write_bytes, write_json
 from modeling_leaner.slimming.slim import RECORD, cut_of_layers
-from modeling_leaner.support.documents import read_json, read_object, write_json
-from modeling_leaner.support.files import sha256, write_bytes
-from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.terminal import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
 from ..experiments.baselines import GUESSES, guesses

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments.embedding_benchmark import SOURCES
 from ..records import PublishedResults, RunResults

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self, get_args, get_type_hints
 
-from modeling_leaner.support.documents import finite_or_none
+from modeling_leaner.files import finite_or_none
 
 
 @dataclass

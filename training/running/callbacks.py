@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import PreTrainedModel, TrainerCallback, TrainerState, TrainingArguments
 
-from modeling_leaner.support.documents import read_json
-from modeling_leaner.support.files import write_bytes
+from modeling_leaner.files import read_json, write_bytes
 
 from .checkpoints import whole_checkpoints
 

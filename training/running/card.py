@@ -8,8 +8,7 @@ from huggingface_hub import ModelCard
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from transformers import AutoConfig, PreTrainedConfig
 
-from modeling_leaner.support.documents import read_object
-from modeling_leaner.support.files import write_bytes
+from modeling_leaner.files import read_object, write_bytes
 
 from ..records import RunResults, checked
 from ..records.results import RESULTS

@@ -15,9 +15,8 @@ from pathlib import Path
 import datasets
 from safetensors import SafetensorError, safe_open
 
-from modeling_leaner.source_files import files_of
-from modeling_leaner.support.documents import read_object
-from modeling_leaner.support.files import write_bytes
+from modeling_leaner.files import read_object, write_bytes
+from modeling_leaner.hub import files_of
 
 
 COMPLETE = "complete.json"

@@ -11,7 +11,7 @@ from subprocess import DEVNULL, CalledProcessError, check_output
 import torch
 
 import modeling_leaner
-from modeling_leaner.support import freed_memory
+from modeling_leaner import process
 
 
 PACKAGES = "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split()
@@ -106,7 +106,7 @@ def environment() -> dict[str, str | int | bool | None]:
         "threads": torch.get_num_threads(),
         "device": device_name(),
         "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
-        "keeps_freed_memory": freed_memory.is_kept,
+        "keeps_freed_memory": process.keeps_freed_memory,
         "modeling_leaner": modeling_leaner.__version__,
         **{name: version(name) for name in PACKAGES},
         "git_commit": code_commit(),

@@ -10,10 +10,9 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.hub_lookup import require_source
+from modeling_leaner.files import naming
+from modeling_leaner.hub import refuse_pickles, require_source
 from modeling_leaner.shapes import load_config
-from modeling_leaner.source_files import refuse_pickles
-from modeling_leaner.support.documents import naming
 
 from ..data.sources import Rows, load_held_out, load_training
 from ..settings.arguments import OF_TRAINING, RecipeArguments

@@ -9,7 +9,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from modeling_leaner.support.files import write_bytes
+from modeling_leaner.files import write_bytes
 
 from ..records import Guess
 

@@ -23,10 +23,10 @@ from modeling_leaner import __version__
 from modeling_leaner.checkpoints_leaner import find_weights, refuse_pickle_alone
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
-from modeling_leaner.registry import IMAGES, TEXT
+from modeling_leaner.family import IMAGES, TEXT
+from modeling_leaner.files import whole_folder
+from modeling_leaner.hub import refuse_pickles
 from modeling_leaner.shapes import family_of, load_config, modality_of, shape_names
-from modeling_leaner.source_files import refuse_pickles
-from modeling_leaner.support.files import whole_folder
 
 from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, train_tokenizer

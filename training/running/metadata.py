@@ -6,8 +6,8 @@ from pathlib import Path
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
-from modeling_leaner.registry import TEXT
-from modeling_leaner.transfer import HUB_OWNER
+from modeling_leaner.family import TEXT
+from modeling_leaner.hub import HUB_OWNER
 
 from ..records import PublishedResults, RunResults
 from ..records.results import LOCAL_FILES

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.registry import TEXT
-from modeling_leaner.support.documents import naming
+from modeling_leaner.family import TEXT
+from modeling_leaner.files import naming
 
 from ..data.sources import Rows, content_sha256, describe, load_training
 from ..settings.arguments import RecipeArguments

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.conversion import convert
-from modeling_leaner.support.documents import finite_or_none
+from modeling_leaner.files import finite_or_none
 
 from ..records import RunResults, checked
 from ..records.results import LOCAL_FILES, RESULTS

@@ -9,8 +9,7 @@ from datasets import IterableDataset
 from datasets.fingerprint import Hasher
 from filelock import FileLock, Timeout
 
-from modeling_leaner.support.documents import read_json, read_object, write_json
-from modeling_leaner.support.files import write_bytes
+from modeling_leaner.files import read_json, read_object, write_bytes, write_json
 
 from ..data.sources import Rows
 from ..records.results import RESULTS

@@ -17,7 +17,7 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import HubStrategy, has_length
 
-from modeling_leaner.transfer import check_token, commit, contents, hub_errors
+from modeling_leaner.hub import check_token, commit, contents, hub_errors
 
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Batch, Task, evaluation_generators, first_inputs, training_generators

@@ -12,7 +12,7 @@ from functools import cache
 
 from transformers import HfArgumentParser, TrainingArguments
 
-from modeling_leaner.support.suggest import did_you_mean
+from modeling_leaner.terminal import did_you_mean
 
 from .arguments import BOUNDS, RecipeArguments
 
@@ -96,7 +96,7 @@ def settings_parser() -> SettingsParser:
 
 def suggestion(name: str, names: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest of the names, or nothing where none is near."""
-    return did_you_mean(name, names, ", did you mean {}?")
+    return did_you_mean(name, names)
 
 
 def unknown_key(key: str) -> str:

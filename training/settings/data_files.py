@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from modeling_leaner.registry import did_you_mean_path
+from modeling_leaner.terminal import did_you_mean_path
 
 
 def split_files(data_files: list[str]) -> dict[str | None, list[str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from modeling_leaner.support.documents import read_text
+from modeling_leaner.files import read_text
 
 from .repeated import RepeatedKey
 

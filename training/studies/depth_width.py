@@ -26,8 +26,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning import advice
-from modeling_leaner.registry import shape_names
-from modeling_leaner.shapes import load_shape
+from modeling_leaner.shapes import load_shape, shape_names
 
 from ..data.builtin import python_docs
 from .study import (

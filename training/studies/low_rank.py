@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.registry import IMAGES
+from modeling_leaner.family import IMAGES
 from modeling_leaner.shapes import modality_of
 
 from .study import Study, alike, by_interval, by_majority, double_precision, grid_pairs, line

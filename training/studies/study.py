@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.files import read_json, whole_folder, write_bytes, write_json
 from modeling_leaner.shapes import load_config
-from modeling_leaner.support.documents import read_json, write_json
-from modeling_leaner.support.files import whole_folder, write_bytes
 
 from ..running.environment import code_commit, environment, machine_name
 

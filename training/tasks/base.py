@@ -19,7 +19,7 @@ from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBas
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.registry import TEXT, Modality
+from modeling_leaner.family import TEXT, Modality
 from modeling_leaner.shapes import family_of, load_shape, shape_names
 
 from ..data.sources import Rows, likely_texts, text_columns

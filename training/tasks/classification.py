@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from transformers import EvalPrediction
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.registry import IMAGES
-from modeling_leaner.support.images import with_channels
+from modeling_leaner.family import IMAGES
+from modeling_leaner.models import with_channels
 
 from ..data.sources import Rows, decoded_image, with_encoded_images
 from ..settings.arguments import METRICS, RecipeArguments

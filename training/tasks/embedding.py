@@ -19,7 +19,7 @@ from transformers import EvalPrediction, PreTrainedModel
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.support.models import mean_over_tokens
+from modeling_leaner.models import mean_over_tokens
 
 from ..data.sources import Rows, sentences
 from .base import (

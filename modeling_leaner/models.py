@@ -1,10 +1,19 @@
-"""A model in evaluation mode, or without unpadding, for a block of code; what its first block reads; token means."""
+"""Running a model: in evaluation mode, without unpadding, timed in turns; images with the channels that it reads."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from PIL.Image import Image
+from torch.utils.benchmark import timer
 from transformers import PreTrainedModel
+
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by the number of channels
+WARM_UP = 2
+LEAST_ROUNDS = 3  # however long they take
 
 
 def is_named_as(module: torch.nn.Module | None, kind: type[torch.nn.Module]) -> bool:
@@ -73,3 +82,52 @@ def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.T
         return states.mean(dim=1)
     weights = mask.to(states.dtype)[..., None]
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def with_channels(image: Image, channels: int) -> Image:
+    """Greyscale, palettes and transparency in the mode of `channels`; of a number without one the image as it is."""
+    mode = MODES.get(channels, image.mode)
+    if image.mode == mode:
+        return image
+    return image.convert(mode)
+
+
+class Quartiles(NamedTuple):
+    """The 25th, 50th and 75th percentile of some times."""
+
+    low: float
+    median: float
+    high: float
+
+
+def quartiles(seconds: np.ndarray) -> list[Quartiles]:
+    """Of each call over its rounds: (calls, rounds) → a member for each call."""
+    return [Quartiles(*of_call) for of_call in np.percentile(seconds, (25, 50, 75), axis=1).T.tolist()]
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Time of a call; the queue of a GPU is emptied before and after."""
+    start = timer()
+    call()
+    return timer() - start
+
+
+def take_turns(
+    timed: Sequence[Callable[[], float]], rounds: int, *, warm_up: int = WARM_UP, limit: float = float("inf")
+) -> np.ndarray:
+    """The seconds that the calls return, without those of the rounds that warm up: (calls, rounds).
+
+    Every other round runs backwards. After `LEAST_ROUNDS` it ends once the slowest call has taken `limit` seconds.
+    """
+    for _ in range(warm_up):
+        for call in timed:
+            call()
+    seconds: list[list[float]] = [[] for _ in timed]
+    order = list(range(len(timed)))
+    for done in range(rounds):
+        if done >= LEAST_ROUNDS and max(map(sum, seconds), default=0.0) > limit:
+            break
+        for turn in order:
+            seconds[turn].append(timed[turn]())
+        order.reverse()
+    return np.array(seconds)

@@ -1,0 +1,172 @@
+"""Files and folders: read up to a size, written whole or not at all. Errors name the file they are about."""
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+
+MOST_BYTES = 100_000_000  # of a JSON file; the largest tokenizers have a third of it
+
+
+def free_path(flag: str, path: Path) -> Path:
+    """Return the path if a new file can be written there. Raises ValueError, naming the flag, if not."""
+    try:
+        if path.exists() or path.is_symlink():
+            raise ValueError(f"{flag}: {path} exists already; expected a new name")
+        with tempfile.TemporaryFile(dir=path.parent):
+            return path
+    except OSError as error:
+        raise ValueError(f"{flag}: {path} cannot be written ({error.strerror})") from error
+
+
+def write_new(flag: str, path: Path, content: bytes) -> None:
+    """Write a whole file or none, and never over another. Raises ValueError, naming the flag."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        path.open("x").close()  # takes the name; then the content arrives at once
+        try:
+            os.replace(temporary, path)
+        except BaseException:  # also if it is interrupted
+            path.unlink()
+            raise
+    except FileExistsError:
+        raise ValueError(f"{flag}: {path} exists already; expected a new name") from None
+    except OSError as error:
+        raise ValueError(f"{flag}: {path} cannot be written ({error.strerror})") from error
+    finally:
+        with suppress(OSError):  # its name may be too long to exist
+            temporary.unlink()
+
+
+@contextmanager
+def whole_folder(output: Path) -> Iterator[Path]:
+    """The path of a folder that the body makes and fills; it becomes `output` if all goes well, else nothing is left.
+
+    Raises OSError, naming `output`, if it cannot be written.
+    """
+    scratch = output.parent
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".unfinished-") as name:
+            scratch = Path(name)
+            folder = scratch / output.name
+            yield folder
+            folder.rename(output)
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        file = getattr(error, "filename", None)
+        if isinstance(file, str) and not Path(file).absolute().is_relative_to(scratch.absolute()):
+            raise  # about a file that was read
+        raise OSError(f"{output}: cannot be written, nothing is left of it: {error}") from error
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def replace_files(contents: Mapping[Path, bytes], earlier: Iterable[Path]) -> None:
+    """Write the files, and only then remove the earlier ones that are not among them."""
+    for path, content in contents.items():
+        write_bytes(path, content)
+    for path in earlier:
+        if path not in contents:
+            path.unlink(missing_ok=True)
+
+
+def require(condition: bool, path: Path, name: str, value: object, expected: str) -> None:
+    """Raise ValueError, with the file and what was expected of the value, unless the condition holds."""
+    if not condition:
+        raise ValueError(f"{path}: {name} is {value!r}, expected {expected}")
+
+
+@contextmanager
+def naming(place: object, kinds: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
+    """Turn errors of these kinds into a ValueError that begins with the file, or the rows, that they are about."""
+    try:
+        yield
+    except kinds as error:
+        is_named = str(error).startswith(str(place))
+        if is_named and isinstance(error, ValueError):
+            raise
+        raise ValueError(str(error) if is_named else f"{place}: {error}") from error
+
+
+def read_text(path: Path, most: int) -> str:
+    """Read a text file. Raises ValueError, naming it, for more bytes than `most` and for what is not UTF-8."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)  # of a device, too, which has no size
+    if len(content) > most:
+        raise ValueError(f"{path}: expected at most {most:,} bytes")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text in UTF-8: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises ValueError, naming it, if it is not JSON; OSError if it cannot be read."""
+    text = read_text(path, MOST_BYTES)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a JSON file: {error}") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises as `read_json` does, and ValueError for anything else."""
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(document).__name__}")
+    return document
+
+
+def flat(path: Path, value: object, name: str = "") -> dict[str, Any]:
+    """The values in nested dicts and lists by name, such as `train.loss`.
+
+    Raises:
+        ValueError: a number is NaN or infinite; names it and the file.
+    """
+    require(not isinstance(value, float) or math.isfinite(value), path, name, value, "a finite number")
+    match value:
+        case dict():
+            items = value.items()
+        case list() | tuple():
+            items = enumerate(value)
+        case _:
+            return {name: value}
+    values = {name: value}
+    for key, item in items:
+        values |= flat(path, item, f"{name}.{key}" if name else str(key))
+    return values
+
+
+def finite_or_none(value: float) -> float | None:
+    """The value, or None instead of NaN and infinity, which JSON does not have."""
+    return value if math.isfinite(value) else None
+
+
+def write_json(path: Path, document: object) -> None:
+    """Write a JSON file whole or not at all; raises ValueError as `flat` does."""
+    flat(path, document)
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_bytes(path, text.encode())

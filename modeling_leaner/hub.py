@@ -1,0 +1,427 @@
+"""The Hub: whether it has a model, the files beside a model's weights, and a model's way there in one commit."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import transformers
+from huggingface_hub import (
+    CommitInfo,
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    get_token,
+    hf_hub_download,
+    try_to_load_from_cache,
+)
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import validate_repo_id
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
+
+from .checkpoints_leaner import WEIGHTS
+from .files import read_json, read_text, sha256
+from .terminal import did_you_mean, did_you_mean_path
+
+
+HUB_TIMEOUT = 5  # seconds for the Hub to answer; its clients alone wait half a minute
+RECORD = "slim.json"  # of a cut, beside its weights: what was left out
+SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}  # one of them is enough
+PREPROCESSORS = (
+    (AutoImageProcessor, {"preprocessor_config.json"}),
+    (transformers.AutoTokenizer, TOKENIZER_FILES),
+)
+HUB_OWNER = "OWNER"  # of the repositories in a card; replaced by the account's name in what is sent
+# What a model on the Hub is made of. Everything else stays: the state of a training, pickles, locks, checkpoints.
+SHIPPED = ("README.md", "LICENSE", "*_leaner.py", "configuration_lean_*.py", "modeling_lean_*.py")
+SHIPPED += ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
+SHIPPED += ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+SHIPPED += ("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "*processor_config.json")
+SHIPPED += ("results.json", "recipe.yaml", "metrics.jsonl", "slim.json", "*.png", ".eval_results/*.yaml")
+SHIPPED += ("modules.json", "*sentence_*.json", "*_Pooling/config.json")
+SHIPPED += ("*_Dense/config.json", "*_Dense/model.safetensors")
+SHIPPED += ("onnx/*.onnx", "onnx/*.onnx.data")
+REMAINS = (".gitattributes",)  # the Hub's own
+TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
+MOST_TEXT = 10_000_000  # bytes of one of them
+# How a path of this machine begins: at the root, above the folder, at home, on Windows, too.
+PATH_START = r"(?:file://|~/|\.\./|/[\w.+-]+/|[A-Za-z]:[\\/]{1,2}Users[\\/]{1,2})"
+SPACED_START = rf"(?:{PATH_START}|/[^\"'`\n<>]*/)"
+OPENING_QUOTE = r"(?:(?<=[\s(\[{,:=][\"'`])|(?<=^[\"'`]))"
+LOCAL_PATH = re.compile(
+    rf"""{OPENING_QUOTE}{SPACED_START}[^"'`\n<>]*(?=["'`])"""  # all of a quoted value
+    rf"""|(?<=["'=]){PATH_START}[^"'\n]*(?=["'])"""  # also of f"..." and of "train=..."
+    rf"""|(?<=(?:: |- )){PATH_START}[^"'`\n]*$"""  # all of a value in YAML
+    rf"""|(?<![\w/.]){PATH_START}[^\s"'`,;)\]<]*""",  # a word
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A repository, or a branch of it, as it is now.
+
+    Args:
+        sha: its newest commit; None where there is no repository.
+        files: the paths of its files.
+        lacks_branch: the branch that was asked for is not there; it begins at main.
+        is_public: whoever asks sees it.
+    """
+
+    sha: str | None = None
+    files: frozenset[str] = frozenset()
+    lacks_branch: bool = False
+    is_public: bool = False
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Why something did not work on the Hub, in one line."""
+    match error:
+        case RepositoryNotFoundError():
+            return "no such repository on the Hub, or a private one (hf auth login, or HF_TOKEN, gives access)"
+        case RevisionNotFoundError():
+            return "no such revision on the Hub"
+        case OfflineModeIsEnabled():
+            return "not in the cache, and HF_HUB_OFFLINE is set, so the Hub was not asked"
+        case LocalEntryNotFoundError():
+            return "not whole in the cache, and the Hub does not answer"
+        case HfHubHTTPError() if error.response.status_code == 412:
+            return "it has changed meanwhile; nothing was sent, push again"
+        case HfHubHTTPError():  # the error's own text has the address, with an upload's signature
+            reason = error.server_message or error.response.reason_phrase
+            return f"the Hub refused ({error.response.status_code}: {reason})"
+        case HTTPError():
+            return f"the Hub does not answer ({type(error).__name__})"
+        case RuntimeError():  # of an upload, which hides its reason
+            return f"{str(error).rstrip('.')}: {reason_of(error.__cause__)}"
+        case HFValidationError():
+            return "not a name that the Hub accepts; expected OWNER/NAME"
+    return str(error)
+
+
+@contextmanager
+def hub_errors(repository: str) -> Iterator[None]:
+    """Turn what goes wrong with the Hub into a ValueError that says, in one line, what it was."""
+    try:
+        yield
+    except (HTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
+        raise ValueError(f"{repository}: {reason_of(error)}") from error
+    except RuntimeError as error:
+        print(file=sys.stderr)  # ends the line of a progress bar that was left as it was
+        raise ValueError(f"{repository}: {reason_of(error)}") from error
+
+
+def require_source(source: str, names: Sequence[str] = ()) -> None:
+    """Check quickly that `source` is a folder, a file, or a model in the Hub's cache or on the Hub.
+
+    Args:
+        source: path or Hub id, as the user gave it.
+        names: names of shapes, if the caller accepts these, too; only for the message.
+
+    Raises:
+        ValueError: it is none of them, or the Hub does not answer; one line, with the nearest name.
+    """
+    path = Path(source)
+    if path.exists():
+        return
+    if path.is_absolute() or source.startswith((".", "~")) or len(path.parts) > 2:
+        raise ValueError(f"{source}: no such file or folder{did_you_mean_path(path)}")
+    try:
+        if not isinstance(try_to_load_from_cache(source, "config.json"), str):
+            HfApi().model_info(source, timeout=HUB_TIMEOUT)
+    except (HTTPError, OfflineModeIsEnabled, HFValidationError) as error:
+        if isinstance(error, HfHubHTTPError) and not isinstance(error, RepositoryNotFoundError):
+            return  # the Hub is there, and busy or guarded: loading says more
+        kinds = "named shape, file or folder" if names else "file or folder"
+        hint = did_you_mean(source, names) or did_you_mean_path(path)
+        raise ValueError(f"{source}: no such {kinds}; as a Hub id: {reason_of(error)}{hint}") from error
+
+
+def dataset_hub_answers(name: str) -> bool:
+    """Whether the Hub answers when it is asked for a dataset, even that there is none."""
+    try:
+        HfApi().dataset_info(name, timeout=HUB_TIMEOUT)
+    except (HfHubHTTPError, HFValidationError):
+        return True  # `datasets` says what is wrong
+    except (HTTPError, OfflineModeIsEnabled):
+        return False
+    return True
+
+
+def check_repository(name: str) -> None:
+    """Raise ValueError unless the name is OWNER/NAME, as the Hub accepts it."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ValueError(f"{name!r} is not a name that the Hub accepts; expected OWNER/NAME ({error})") from error
+    if "/" not in name:
+        raise ValueError(f"{name!r} is no repository; expected OWNER/NAME")
+
+
+def check_token() -> None:
+    """Raise ValueError if this machine has no token to write to the Hub with."""
+    if get_token() is None:
+        raise ValueError("no token: hf auth login saves one, or HF_TOKEN holds it")
+
+
+def cut_of_layers(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a slim.json records of the layers: their numbers `before` and `after`; None where it records nothing."""
+    return next((cut for cut in record.get("cuts", []) if cut["part"] == "layers"), None)
+
+
+def files_of(source: str) -> set[str]:
+    """The names of all files of a folder or Hub id, with their path in it; without the Hub, of those in the cache.
+
+    Raises HfHubHTTPError where the Hub answers and does not say them: what the cache holds may not be all.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        try:
+            files = HfApi().model_info(source, timeout=HUB_TIMEOUT).siblings
+            return {file.rfilename for file in files}
+        except HfHubHTTPError:
+            raise
+        except (HTTPError, OfflineModeIsEnabled):
+            folder = Path(hf_hub_download(source, "config.json")).parent  # what the cache has
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def sentence_transformers_files(source: str) -> dict[str, Path]:
+    """What sentence-transformers needs to use a model as it uses the source, by name; nothing where there is none.
+
+    Its modules, its settings, and the folder of each module after the transformer (pooling, normalisation, …).
+    """
+    names = files_of(source)
+    if "modules.json" not in names:
+        return {}
+    modules = read_source_json(source, "modules.json")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ValueError(f"{source}: modules.json: expected a list of objects")
+    folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
+    needed = (name for name in sorted(names) if name in SENTENCE_TRANSFORMERS or name.startswith(folders))
+    return {name: local_file(source, name) for name in needed}
+
+
+def copy_into(output: Path, files: Mapping[str, Path]) -> None:
+    """Copies files into a folder, each to its name there."""
+    for name, path in files.items():
+        copied = output / name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copied)
+
+
+def local_file(source: str, name: str) -> Path:
+    """A file of a folder, or of a Hub id, downloaded."""
+    folder = Path(source)
+    if folder.is_dir():
+        return folder / name
+    return Path(hf_hub_download(source, name))
+
+
+def weights_sha256(source: str) -> str | None:
+    """The hash of the weights of a folder or Hub id; None where they are not in one `model.safetensors`."""
+    if WEIGHTS not in files_of(source):
+        return None
+    return sha256(local_file(source, WEIGHTS))
+
+
+def read_source_json(source: str, name: str) -> Any:
+    """What a JSON file of a folder or Hub id holds. Raises ValueError where it cannot be read; names both."""
+    path = local_file(source, name)
+    try:
+        return read_json(path)
+    except ValueError as error:
+        message = str(error).removeprefix(f"{path}: ")
+        raise ValueError(f"{source}: {name}: {message}") from error
+
+
+def load_part(auto_class: type, source: str | Path) -> object:
+    """A tokenizer or image processor of a folder or Hub id, without running code that lies beside it.
+
+    Raises:
+        ValueError: its files ask to run code of their own.
+    """
+    try:
+        return auto_class.from_pretrained(source, trust_remote_code=False)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        part = auto_class.__name__.removeprefix("Auto")
+        raise ValueError(
+            f"{source}: auto_map in the files of its {part} asks to run Python code of the folder, which leaner never "
+            "runs; remove auto_map if a class of transformers reads the files"
+        ) from error
+
+
+def load_processors(source: str) -> list[object]:
+    """The tokenizer or image processor of a folder or Hub id, where it has one."""
+    names = files_of(source)
+    processors = []
+    for auto_class, files in PREPROCESSORS:
+        if files & names:
+            try:
+                processors.append(load_part(auto_class, source))
+            except Exception as error:  # the tokenizers library raises bare Exceptions
+                if "leaner never runs" in str(error):
+                    raise
+                kind = auto_class.__name__.removeprefix("Auto")
+                raise OSError(f"{source}: damaged {kind} ({', '.join(sorted(files & names))}): {error}") from error
+    return processors
+
+
+def check_vocabulary(source: str, processors: Iterable[object], vocab_size: int | None) -> None:
+    """Raises ValueError for a tokenizer with ids beyond the vocabulary of the model."""
+    for processor in processors:
+        if isinstance(processor, transformers.PreTrainedTokenizerBase):
+            largest = max(processor.get_vocab().values(), default=0)
+            if vocab_size is not None and largest >= vocab_size:
+                raise ValueError(f"{source}: the tokenizer has id {largest}, but vocab_size is {vocab_size}")
+
+
+def refuse_pickles(source: str) -> None:
+    """Raises OSError for a Hub id whose weights are pickles alone. What else is wrong with it loading says."""
+    try:
+        names = sorted(files_of(source))
+    except OSError:
+        return
+    pickles = [name for name in names if fnmatch(name, "pytorch_model*.bin")]
+    if pickles and not any(name.endswith(".safetensors") for name in names):
+        raise OSError(f"{source}: {pickles[0]} is a pickle, which can run code; expected {WEIGHTS}")
+
+
+def shipped(folder: Path) -> list[str]:
+    """The files of a folder that go to the Hub."""
+    paths = {path for pattern in SHIPPED for path in folder.glob(pattern) if path.is_file()}
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
+def staying(folder: Path) -> list[str]:
+    """What of a folder stays here: folders of which nothing goes, and other files."""
+    leaving = set(shipped(folder))
+    leaving_folders = {name.split("/")[0] for name in leaving}
+    stay = [path.name for path in folder.iterdir() if path.name not in leaving_folders]
+    for name in leaving_folders - leaving:
+        inside = (path.relative_to(folder).as_posix() for path in (folder / name).rglob("*") if path.is_file())
+        stay += [path for path in inside if path not in leaving]
+    return sorted(stay)
+
+
+def without_local_paths(text: str) -> str:
+    """The text with only the names of files that it names by their place on this machine."""
+    return LOCAL_PATH.sub(lambda path: re.split(r"[/\\]", path[0].rstrip("/\\"))[-1], text)
+
+
+def as_sent(text: str, name: str, repository: str) -> str:
+    """A text of the folder `name` as the repository has it: the owner in place of the placeholder, no local path.
+
+    The lines of code that load the model load it from the repository.
+    """
+    own = rf'^repository = "(?:[^"]*/)?{re.escape(name)}"'
+    text = re.sub(own, f'repository = "{repository}"', text, flags=re.MULTILINE)
+    text = re.sub(rf"\b{HUB_OWNER}/{re.escape(name)}(?![\w-])", repository, text)
+    owner = repository.split("/")[0]
+    return without_local_paths(re.sub(rf"\b{HUB_OWNER}/", f"{owner}/", text))
+
+
+def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
+    """What the repository gets, by name: files as they are, and texts that differ from those in the folder.
+
+    Raises ValueError that names a file whose name cannot be printed, and a text that is too large or not in UTF-8.
+    """
+    files: dict[str, Path | bytes] = {}
+    for name in shipped(folder):
+        path = folder / name
+        if not name.isprintable():
+            raise ValueError(f"{path}: a name that cannot be printed; expected another")
+        files[name] = path
+        if any(path.match(pattern) for pattern in TEXTS):
+            text = read_text(path, MOST_TEXT)
+            sent = as_sent(text, folder.resolve().name, repository)
+            if sent != text:
+                files[name] = sent.encode()
+    return files
+
+
+def check_branch(name: str | None) -> None:
+    """Raises ValueError for what cannot be the name of a branch; None is main."""
+    if name is not None and re.fullmatch(r"(?![0-9a-f]{40}$)\w[\w./-]*", name) is None:
+        raise ValueError(f"--revision: expected the name of a branch, got {name!r}")
+
+
+def remote_of(repository: str, revision: str | None = None) -> Remote:
+    """A branch of the repository as it is now; an empty one where there is none that this machine may see.
+
+    Raises:
+        ValueError: the Hub does not answer, or refuses.
+    """
+    with hub_errors(repository):
+        try:
+            info = HfApi().model_info(repository, revision=revision)
+        except RepositoryNotFoundError:
+            return Remote(lacks_branch=revision is not None)
+        except RevisionNotFoundError:
+            return replace(remote_of(repository), lacks_branch=True)
+    files = frozenset(file.rfilename for file in info.siblings)
+    return Remote(info.sha, files, is_public=not info.private)
+
+
+def deleted(files: Mapping[str, Path | bytes], remote: Remote) -> list[str]:
+    """The files of the repository that the folder does not have."""
+    return sorted(remote.files - files.keys() - set(REMAINS))
+
+
+def commit(
+    files: Mapping[str, Path | bytes],
+    repository: str,
+    message: str,
+    remote: Remote | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+) -> CommitInfo:
+    """Sends files in one commit, and returns it: the repository is as before until all has arrived.
+
+    Args:
+        files: by their name in the repository.
+        remote: the repository must still be as it was then, and what it had beside the files is deleted; None adds
+            the files to whatever is there.
+        private: whether a repository that is made now is private; None leaves it to the account's settings.
+        revision: another branch than main.
+        token: None for that of this machine.
+
+    Raises:
+        ValueError: one line that says why the Hub has not taken it.
+    """
+    api = HfApi(token=token)
+    operations = [CommitOperationAdd(name, content) for name, content in files.items()]
+    parent = None
+    with hub_errors(repository):
+        if remote is not None:
+            operations += [CommitOperationDelete(name) for name in deleted(files, remote)]
+            parent = remote.sha
+        if parent is None:
+            api.create_repo(repository, private=private, exist_ok=True)
+        if revision is not None and (remote is None or remote.lacks_branch):
+            api.create_branch(repository, branch=revision, revision=parent, exist_ok=True)
+        try:
+            return api.create_commit(
+                repository, operations, commit_message=message, parent_commit=parent, revision=revision
+            )
+        except HfHubHTTPError:  # of which the one for 400 is a ValueError, too
+            raise
+        except ValueError as error:  # metadata of the card that the Hub does not accept, in several lines
+            raise ValueError(f"{repository}: {' '.join(str(error).split())}") from error

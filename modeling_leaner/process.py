@@ -1,0 +1,68 @@
+"""The process of the `leaner` command: what Ctrl-C and SIGTERM do to it, and memory of freed tensors that it keeps."""
+
+import ctypes
+import os
+import re
+import signal
+import sys
+from functools import partial
+from types import FrameType
+
+
+INTERRUPTED = 130  # exit status of a command that Ctrl-C or SIGTERM ended
+M_TRIM_THRESHOLD = -1  # of mallopt(3)
+M_MMAP_MAX = -4
+VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
+TUNABLES = r"glibc\.malloc\.(trim_threshold|mmap_threshold|mmap_max)="
+
+keeps_freed_memory = False
+
+
+def leave(*_: object) -> None:
+    """End the process at once: a library turns an interrupted import of its own into another error."""
+    os._exit(INTERRUPTED)
+
+
+def leave_at_once() -> None:
+    """From here on Ctrl-C ends the process. One that ignores it, as after `&` in a script, keeps ignoring it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave)
+
+
+def leave_in_order() -> None:
+    """From here on Ctrl-C raises KeyboardInterrupt, for there is something to save."""
+    if signal.getsignal(signal.SIGINT) is leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def interrupt(_: int, frame: FrameType | None) -> None:
+    """Do what Ctrl-C does now; if that is ignored, as after `&` in a script, raise KeyboardInterrupt."""
+    pressed = signal.getsignal(signal.SIGINT)
+    if not callable(pressed):
+        pressed = signal.default_int_handler
+    pressed(signal.SIGINT, frame)
+
+
+def end_as_interrupted() -> None:
+    """From here on SIGTERM is as Ctrl-C to this process; a process that it forks ends at once."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, interrupt)
+        if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+            os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to keep freed memory instead of returning it to the system; docs/speed.md has the gain.
+
+    Only times and how much memory a process holds change. Environment variables such as MALLOC_TRIM_THRESHOLD_ take
+    precedence. Does nothing without glibc on Linux.
+    """
+    global keeps_freed_memory
+    is_set = any(name in os.environ for name in VARIABLES) or re.search(TUNABLES, os.environ.get("GLIBC_TUNABLES", ""))
+    if sys.platform != "linux" or is_set:
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        unmapped = libc.mallopt(M_MMAP_MAX, 0)  # large tensors, too, lie in the heap, which is kept
+        untrimmed = libc.mallopt(M_TRIM_THRESHOLD, -1)
+        keeps_freed_memory = unmapped == untrimmed == 1

@@ -1,1 +1,0 @@
-"""What every room may use: whole files, texts within bounds, suggestions, quiet libraries, terminal, interrupts."""
