@@ -20,8 +20,8 @@ import pytest
 import transformers
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
 from huggingface_hub.utils import are_progress_bars_disabled
+from modeling_leaner.training import settings as arguments
 from modeling_leaner.training.running import evaluation
-from modeling_leaner.training.settings import arguments
 from typer.main import get_command
 from typer.testing import CliRunner
 

@@ -8,9 +8,9 @@ import huggingface_hub
 import numpy as np
 import pytest
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
+from modeling_leaner.training import settings as recipes
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.settings import recipes
 from training_data import LOCAL_DATA
 
 

@@ -25,8 +25,7 @@ from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.publishing.push import read_card
 from modeling_leaner.training.running.loading import read_tokenizer
 from modeling_leaner.training.running.preparation import prepare
-from modeling_leaner.training.settings.arguments import RecipeArguments
-from modeling_leaner.training.settings.recipes import parse
+from modeling_leaner.training.settings import RecipeArguments, parse
 from training_data import documents, save_encoder, write_shape
 
 from modeling_leaner import LeanBERTConfig, LeanBERTForMaskedLM

@@ -8,7 +8,7 @@ from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.runs import run_arguments
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.experiments.sweep import write_guesses
-from modeling_leaner.training.settings.recipes import RECIPES
+from modeling_leaner.training.settings import RECIPES
 
 from modeling_leaner.shapes import load_config, load_shape
 

@@ -12,7 +12,7 @@ import torch
 from modeling_leaner.training import train
 from modeling_leaner.training.running import figure
 from modeling_leaner.training.running.inspection import Inspection, is_due, numbers_of
-from modeling_leaner.training.settings.recipes import parse
+from modeling_leaner.training.settings import parse
 from training_data import read_lines, write_shape
 
 from modeling_leaner import LeanGPTForCausalLM

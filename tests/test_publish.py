@@ -14,6 +14,7 @@ import yaml
 from command import leaner
 from datasets import Dataset
 from huggingface_hub import ModelCard
+from modeling_leaner.training import settings as recipes
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import baselines, runs
@@ -24,7 +25,6 @@ from modeling_leaner.training.experiments.rows import Run, read_rows
 from modeling_leaner.training.publishing import cards, publish, recompute, verify
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.running import loading, reevaluate
-from modeling_leaner.training.settings import recipes
 from safetensors.torch import load_file, save_file
 from training_data import write_shape
 from workshop import GRID, small_listops, train_grid

@@ -12,8 +12,8 @@ from modeling_leaner.training.experiments.cuts import make_cuts
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.publishing import cards, folders, publish, verify
 from modeling_leaner.training.publishing.folders import results_in
+from modeling_leaner.training.reading import read_yaml
 from modeling_leaner.training.running.evaluation import evaluate
-from modeling_leaner.training.settings.yaml_files import read_yaml
 from training_data import write_shape
 from workshop import GRID, small_listops, train_grid
 

@@ -14,7 +14,7 @@ from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.publishing import verify
 from modeling_leaner.training.publishing.encoders import is_encoder
 from modeling_leaner.training.publishing.folders import published_folders, results_in
-from modeling_leaner.training.settings.recipes import parse
+from modeling_leaner.training.settings import parse
 from training_data import LOCAL_DATA
 
 

@@ -25,8 +25,7 @@ from modeling_leaner.training.running.environment import environment, git_commit
 from modeling_leaner.training.running.figure import plot
 from modeling_leaner.training.running.loading import started_from
 from modeling_leaner.training.running.snippets import task_snippet
-from modeling_leaner.training.settings.arguments import TASK_NAMES
-from modeling_leaner.training.settings.recipes import parse
+from modeling_leaner.training.settings import TASK_NAMES, parse
 from tokenizers import Tokenizer, models
 from transformers import TokenizersBackend, ViTImageProcessorPil
 from transformers.utils import is_torchvision_available

@@ -27,7 +27,7 @@ from modeling_leaner.training.experiments.grid_results import GridResults, tune
 from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
 from modeling_leaner.training.experiments.soundness import check_grid_metric
 from modeling_leaner.training.experiments.statistics import summarise
-from modeling_leaner.training.settings.arguments import RecipeArguments
+from modeling_leaner.training.settings import RecipeArguments
 from scipy import stats
 
 

@@ -9,7 +9,7 @@ import torch
 import transformers
 from modeling_leaner.training import train
 from modeling_leaner.training.running.preparation import prepare
-from modeling_leaner.training.settings.recipes import parse
+from modeling_leaner.training.settings import parse
 from modeling_leaner.training.tasks import distillation
 from modeling_leaner.training.tasks.base import training_generators
 from modeling_leaner.training.tasks.distillation import mapped_layers

@@ -16,14 +16,13 @@ import transformers
 import yaml
 from command import leaner
 from datasets import ClassLabel, Dataset, Features, Sequence, Value
-from modeling_leaner.training import train
+from modeling_leaner.training import settings, train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running import evaluation, loading, run_folder
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from modeling_leaner.training.running.trainer import LeanTrainer
-from modeling_leaner.training.settings import recipes as settings
-from modeling_leaner.training.settings.command_line import SettingsParser
+from modeling_leaner.training.settings import SettingsParser
 from modeling_leaner.training.tasks.base import training_generators
 from safetensors.torch import load_file, save_file
 from torch import nn

@@ -18,6 +18,7 @@ from modeling_leaner.files import write_json
 from modeling_leaner.process import keep_freed_memory
 from modeling_leaner.terminal import quiet_libraries, visible
 
+from .reading import split_options
 from .records import RunResults, checked
 from .records.results import RESULTS
 from .running.card import TRAINING_FIGURE, write_run_card
@@ -29,9 +30,7 @@ from .running.preparation import PreparedRun, prepare
 from .running.results import last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
-from .settings.arguments import RecipeArguments
-from .settings.recipes import parse
-from .settings.repeated import split_options
+from .settings import RecipeArguments, parse
 from .tasks.base import Task
 from .tasks.distillation import Taught
 

@@ -5,7 +5,7 @@ from itertools import chain
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from ..training.settings.repeated import repeated_message, split_options
+from ..training.reading import repeated_message, split_options
 
 
 def dashed(name: str) -> str:

@@ -69,8 +69,7 @@ class TrainCommand(KeyCommand):
 
     def format_help(self, context: typer.Context, formatter: Any) -> None:
         super().format_help(context, formatter)
-        from ..training.settings.arguments import settings_by_group  # imports torch
-        from ..training.settings.recipes import recipe_names  # imports torch
+        from ..training.settings import recipe_names, settings_by_group
 
         console = plain_console()
         console.print(f"Recipes: {', '.join(recipe_names())}; or a file of your own.")
@@ -105,11 +104,15 @@ def train(
 
 def check_keys(recipe: str | None, options: list[str]) -> None:
     """Raises ValueError for a recipe, key or file that is none, or another task's metric, before a run's imports."""
-    from ..training.settings.combinations import check_metric, check_modality  # imports torch
-    from ..training.settings.command_line import settings_parser  # imports torch
-    from ..training.settings.data_files import check_data_files, split_files
-    from ..training.settings.recipes import read_recipe  # imports torch
-    from ..training.settings.repeated import given_options
+    from ..training.reading import given_options
+    from ..training.settings import (
+        check_data_files,
+        check_metric,
+        check_modality,
+        read_recipe,
+        settings_parser,
+        split_files,
+    )
 
     task = None
     if recipe is not None:

@@ -24,8 +24,7 @@ from modeling_leaner.files import write_bytes
 from modeling_leaner.hub import dataset_hub_answers
 from modeling_leaner.terminal import did_you_mean
 
-from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments
-from ..settings.data_files import check_data_files, split_files
+from ..settings import LANGUAGE_MODELLING, RecipeArguments, check_data_files, split_files
 from . import builtin
 
 

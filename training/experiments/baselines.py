@@ -30,7 +30,7 @@ from modeling_leaner.files import read_json
 from ..data.sources import load_training
 from ..records import Guess, RowError, checked
 from ..running.evaluation import prepare_evaluation
-from ..settings.arguments import RecipeArguments
+from ..settings import RecipeArguments
 from ..tasks.base import Task, evaluation_batches
 from ..tasks.classification import ImageClassification, SequenceClassification
 from ..tasks.language import LanguageModelling, MaskedLM

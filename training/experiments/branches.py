@@ -20,9 +20,7 @@ from modeling_leaner.shapes import modality_of
 from ..running.checkpoints import whole_checkpoints
 from ..running.loading import recipe_config, shape_config, task_of
 from ..running.run_folder import STARTED, write_recipe
-from ..settings.arguments import RecipeArguments
-from ..settings.command_line import words_of
-from ..settings.recipes import parse
+from ..settings import RecipeArguments, parse, words_of
 from .grid import Grid, GridError
 
 

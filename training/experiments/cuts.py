@@ -23,8 +23,7 @@ from modeling_leaner.slimming.slim import RECORD, Slimmed, Target, slim
 from ..data.sources import evenly
 from ..running.loading import build_model
 from ..running.preparation import PreparedRun, prepare
-from ..settings.command_line import words_of
-from ..settings.recipes import parse
+from ..settings import parse, words_of
 from ..tasks.base import Batch, evaluation_batches
 from ..tasks.embedding import Embedding
 from .grid import Grid, GridError

@@ -59,8 +59,8 @@ from modeling_leaner.files import write_bytes
 from modeling_leaner.shapes import shape_names
 from modeling_leaner.terminal import did_you_mean
 
+from ..reading import read_yaml
 from ..records import ResultRow
-from ..settings.yaml_files import read_yaml
 
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")

@@ -12,9 +12,7 @@ from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.shapes import load_config
 
 from ..running.loading import task_of
-from ..settings.arguments import RecipeArguments
-from ..settings.command_line import words_of
-from ..settings.recipes import parse
+from ..settings import RecipeArguments, parse, words_of
 from .branches import begin, branch_settings, branches_of, check_origin, checkpoint_of, origin_of, trunk_settings
 from .grid import Grid, GridError
 from .rows import PHASES, Run, finished_row, reported

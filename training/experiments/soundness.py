@@ -3,7 +3,7 @@
 from enum import Enum
 from itertools import pairwise
 
-from ..settings.arguments import RecipeArguments
+from ..settings import RecipeArguments
 from ..tasks.registry import TASKS
 from .branches import branches_of
 from .grid import Grid, GridError

@@ -31,8 +31,7 @@ from ..data.sources import load_training
 from ..records import Guess, ResultRow
 from ..records.results import RESULTS
 from ..running.preparation import prepare
-from ..settings.command_line import data_options
-from ..settings.recipes import parse
+from ..settings import data_options, parse
 from ..tasks.embedding import Embedding
 from .baselines import GUESSES, guesses_on
 from .cuts import make_cuts

@@ -27,8 +27,7 @@ from ..experiments import embedding_benchmark
 from ..experiments.grid import is_folder_name
 from ..records.results import RESULTS
 from ..running.metadata import project_link, repository, rounded
-from ..settings.combinations import without_idle_steps
-from ..settings.command_line import words_of
+from ..settings import without_idle_steps, words_of
 from .folders import CARDS, check_code, check_no_other_code, is_code, renew_code, replacing, without_local_settings
 from .rendering import fill_card
 

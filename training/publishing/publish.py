@@ -26,14 +26,14 @@ from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, write_grid
 from ..experiments.grid_results import GridResults, load_results
 from ..experiments.rows import finished_row, reported
+from ..reading import read_yaml
 from ..records import Continuations, Evidence, PublishedResults, RunResults, checked
 from ..records.published import OWN_GRIDS
 from ..records.results import LOCAL_FILES, PUBLISHED, RESULTS
 from ..running.environment import is_clone
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
-from ..settings.command_line import copy_options
-from ..settings.yaml_files import read_yaml
+from ..settings import copy_options
 from ..tasks.language import CausalLM
 from ..tasks.registry import TASKS
 from .cards import write_card

@@ -26,9 +26,9 @@ from modeling_leaner.hub import (
 )
 from modeling_leaner.terminal import quiet_libraries, visible
 
+from ..reading import MOST_BYTES, load_yaml
 from ..records.results import RESULTS
 from ..running.loading import read_tokenizer, tensor_shapes
-from ..settings.yaml_files import MOST_BYTES, load_yaml
 from .folders import (
     CARDS,
     FAMILIES,

@@ -12,11 +12,11 @@ from pathlib import Path
 from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments.embedding_benchmark import SOURCES
+from ..reading import read_yaml
 from ..records import PublishedResults, RunResults
 from ..records.results import RESULTS
 from ..running.run_folder import RECIPE
-from ..settings.command_line import copy_options
-from ..settings.yaml_files import read_yaml
+from ..settings import copy_options
 from .cards import render
 from .encoders import is_encoder, verify_encoder
 from .folders import CARDS, check_code, check_links, check_there, published_folders, results_in

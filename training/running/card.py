@@ -12,8 +12,7 @@ from modeling_leaner.files import read_object, write_bytes
 
 from ..records import RunResults, checked
 from ..records.results import RESULTS
-from ..settings.combinations import without_idle_steps
-from ..settings.command_line import settings_parser, words_of
+from ..settings import settings_parser, without_idle_steps, words_of
 from .environment import PACKAGES, machine_name
 from .metadata import base_model, metadata, named_metrics
 from .snippets import named_place, snippet

@@ -15,10 +15,8 @@ from modeling_leaner.hub import refuse_pickles, require_source
 from modeling_leaner.shapes import load_config
 
 from ..data.sources import Rows, load_held_out, load_training
-from ..settings.arguments import OF_TRAINING, RecipeArguments
-from ..settings.command_line import settings_parser
-from ..settings.recipes import parse
-from ..settings.repeated import given_options
+from ..reading import given_options
+from ..settings import OF_TRAINING, RecipeArguments, parse, settings_parser
 from ..tasks.base import Task
 from ..tasks.registry import TASKS
 from .environment import environment

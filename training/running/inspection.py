@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerState
 from modeling_leaner.conversion import convert
 from modeling_leaner.inspection import LayerReport, Row, inspect_layers, similarities
 
-from ..settings.arguments import RecipeArguments
+from ..settings import RecipeArguments
 from .figure import KAPPA
 
 

@@ -30,8 +30,7 @@ from modeling_leaner.shapes import family_of, load_config, modality_of, shape_na
 
 from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, train_tokenizer
-from ..settings.arguments import RecipeArguments
-from ..settings.data_files import split_files
+from ..settings import RecipeArguments, split_files
 from ..tasks.base import Task, fitting
 from ..tasks.registry import TASKS
 

@@ -7,7 +7,7 @@ from modeling_leaner.family import TEXT
 from modeling_leaner.files import naming
 
 from ..data.sources import Rows, content_sha256, describe, load_training
-from ..settings.arguments import RecipeArguments
+from ..settings import RecipeArguments
 from ..tasks.base import Task
 from ..tasks.distillation import with_teacher
 from .loading import fitted, has_weights, load_processing, shape_config, task_of, with_fields

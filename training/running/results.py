@@ -8,7 +8,7 @@ from modeling_leaner.files import finite_or_none
 
 from ..records import RunResults, checked
 from ..records.results import LOCAL_FILES, RESULTS
-from ..settings.arguments import RecipeArguments
+from ..settings import RecipeArguments
 from ..tasks.base import first_inputs
 from .environment import environment, peak_memory_bytes
 from .loading import build_model, recorded_settings, started_from

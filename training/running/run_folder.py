@@ -13,8 +13,7 @@ from modeling_leaner.files import read_json, read_object, write_bytes, write_jso
 
 from ..data.sources import Rows
 from ..records.results import RESULTS
-from ..settings.arguments import RecipeArguments
-from ..settings.recipes import read_recipe
+from ..settings import RecipeArguments, read_recipe
 from .checkpoints import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
 from .loading import recorded_settings
 from .preparation import PreparedRun

@@ -19,7 +19,7 @@ from transformers.trainer_utils import HubStrategy, has_length
 
 from modeling_leaner.hub import check_token, commit, contents, hub_errors
 
-from ..settings.arguments import RecipeArguments
+from ..settings import RecipeArguments
 from ..tasks.base import Batch, Task, evaluation_generators, first_inputs, training_generators
 from .callbacks import CheckpointSteps, Clock, FiniteGuard, Interruption, MetricsFile, WarmupNotice, WeightAverage
 from .checkpoints import COMPLETE, declare_whole, rotate

@@ -23,7 +23,7 @@ from modeling_leaner.family import TEXT, Modality
 from modeling_leaner.shapes import family_of, load_shape, shape_names
 
 from ..data.sources import Rows, likely_texts, text_columns
-from ..settings.arguments import METRICS, RecipeArguments
+from ..settings import METRICS, RecipeArguments
 
 
 Batch = dict[str, torch.Tensor]

@@ -1,6 +1,6 @@
 """The tasks with a label, on images and on texts: the classes, labels as numbers, and how they are scored.
 
-A metric is computed by `score`; its name stands in `METRICS` of settings/arguments.py.
+A metric is computed by `score`; its name stands in `METRICS` of settings.py.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from modeling_leaner.family import IMAGES
 from modeling_leaner.models import with_channels
 
 from ..data.sources import Rows, decoded_image, with_encoded_images
-from ..settings.arguments import METRICS, RecipeArguments
+from ..settings import METRICS, RecipeArguments
 from .base import (
     Batch,
     Generators,

@@ -36,7 +36,7 @@ from modeling_leaner.files import read_json
 from modeling_leaner.hub import RECORD, cut_of_layers, load_processors, require_source
 
 from ..data.sources import Rows, evenly
-from ..settings.arguments import RecipeArguments
+from ..settings import RecipeArguments
 from .base import ROWS_AT_ONCE, Batch, Generators, Task, batches_by_length, evaluation_generators, tokenizer_text
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..data.sources import Rows
-from ..settings.arguments import RecipeArguments
+from ..settings import RecipeArguments
 from .base import Batch, TextTask, check_text, find_text_column, prepared_rows, require_columns
 
 

@@ -1,20 +1,19 @@
-"""YAML files that a user gives, read strictly: no key twice, for the last would silently win, and within bounds.
+"""What a user wrote, read strictly: no option and no key twice, for the last would silently win; YAML within bounds.
 
 The bounds are of bytes, of values with aliases written out, since a few lines of these can be more than fit into
 memory, and of levels.
 """
 
+import argparse
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import yaml
 
 from modeling_leaner.files import read_text
-
-from .repeated import RepeatedKey
 
 
 MOST_BYTES = 1_000_000
@@ -25,52 +24,84 @@ SEXAGESIMAL = re.compile("[0-9]:[0-9]")
 LEADING_ZERO = re.compile("[-+]?0[0-9_]+")
 
 
-def children(node: yaml.Node) -> Iterator[yaml.Node]:
-    """The values of a list; the keys and values of a mapping."""
-    if isinstance(node, yaml.SequenceNode):
-        yield from node.value
-    if isinstance(node, yaml.MappingNode):
-        for pair in node.value:
-            yield from pair
+class RepeatedKey(ValueError):
+    """A key, or an option, that is given more than once."""
 
 
-def extent(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
-    """How many values and levels a node has with its aliases written out; `known` has those of nodes met before.
+def split_options(command_line: Iterable[str]) -> list[list[str]]:
+    """What stands before the first option, then each option with what follows it; `--` ends the options."""
+    groups: list[list[str]] = [[]]
+    ended = False
+    for word in command_line:
+        if word.startswith("--") and not ended:
+            groups.append([])
+        ended = ended or word == "--"
+        groups[-1].append(word)
+    return groups
 
-    Raises yaml.YAMLError for more than MOST_VALUES or MOST_LEVELS, and for a value within itself.
+
+def repeated_message(name: str, first: Sequence[str], second: Sequence[str]) -> str:
+    """What is wrong with an option of a command line that is given twice, with the values of both, if it has any."""
+    message = f"{name}: given twice on the command line"
+    both = " and ".join(" ".join(values) for values in (first, second) if values)
+    if both:
+        message += f", with {both}"
+    return message
+
+
+def given_options(parser: argparse.ArgumentParser, command_line: Iterable[str]) -> dict[str, list[str]]:
+    """The options of a command line by their key, however they are spelt, each with its values as text.
+
+    Raises:
+        RepeatedKey: an option is given twice, such as `--seed 1 --seed=2`.
     """
-    if node not in known:
-        known[node] = (MOST_VALUES, MOST_LEVELS)  # while it is measured: within itself it would have no end
-        inner = [extent(child, known) for child in children(node)]
-        levels = 0
-        if isinstance(node, yaml.CollectionNode):
-            levels = 1 + max((levels for _, levels in inner), default=0)
-        known[node] = (1 + sum(values for values, _ in inner), levels)
-    values, levels = known[node]
-    place = f"line {node.start_mark.line + 1}"
-    if values > MOST_VALUES:
-        raise yaml.YAMLError(f"{place}: stands for more than {MOST_VALUES:,} values with its aliases written out")
-    if levels > MOST_LEVELS:
-        raise yaml.YAMLError(f"{place}: brackets within brackets, too deep to read")
-    return known[node]
+    given: dict[str, list[str]] = {}
+    for option, *values in split_options(command_line)[1:]:
+        name, equals, value = option.partition("=")
+        if name == "--":
+            break
+        action = parser._option_string_actions.get(name)
+        if action is None:
+            key = name.removeprefix("--").replace("-", "_")
+        else:
+            key = action.dest
+        if equals:
+            values = [value]
+        if key in given:
+            raise RepeatedKey(repeated_message(key, given[key], values))
+        given[key] = values
+    return given
 
 
 def check_extent(text: str) -> None:
-    """Raises yaml.YAMLError for a document of more values or levels than may be, before any of it is kept."""
+    """Raises yaml.YAMLError for more than MOST_VALUES values, aliases written out, or MOST_LEVELS levels."""
+    extents: dict[str, tuple[int, int]] = {}  # values and levels of what an anchor names
+    opened: list[tuple[str | None, int]] = []  # anchor of each collection around, and the values before it
+    deepest = [0]  # levels within each of them
     values = 0
-    levels = 0
     for event in yaml.parse(text, Loader=QuickLoader):
-        line = event.start_mark.line + 1
         if isinstance(event, yaml.CollectionEndEvent):
-            levels -= 1
-        if isinstance(event, yaml.CollectionStartEvent):
-            levels += 1
-        if isinstance(event, yaml.NodeEvent):
+            anchor, before = opened.pop()
+            levels = 1 + deepest.pop()
+            extents[anchor] = (values - before, levels)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, values))
+            extents[event.anchor] = (MOST_VALUES, MOST_LEVELS)  # within itself it would have no end
+            deepest.append(0)
             values += 1
-        if levels > MOST_LEVELS:
-            raise yaml.YAMLError(f"line {line}: brackets within brackets, too deep to read")
+            levels = 0
+        elif isinstance(event, yaml.AliasEvent):
+            more, levels = extents.get(event.anchor, (1, 0))
+            values += more
+        else:
+            values += isinstance(event, yaml.ScalarEvent)
+            levels = 0
+        deepest[-1] = max(deepest[-1], levels)
+        place = f"line {event.start_mark.line + 1}"
         if values > MOST_VALUES:
-            raise yaml.YAMLError(f"line {line}: the file holds more than {MOST_VALUES:,} values")
+            raise yaml.YAMLError(f"{place}: more than {MOST_VALUES:,} values, with aliases written out")
+        if len(opened) + levels > MOST_LEVELS:
+            raise yaml.YAMLError(f"{place}: brackets within brackets, too deep to read")
 
 
 class StrictLoader(yaml.SafeLoader):
@@ -90,11 +121,6 @@ class StrictLoader(yaml.SafeLoader):
         if LEADING_ZERO.fullmatch(node.value):
             return int(node.value.replace("_", ""))
         return super().construct_yaml_int(node)
-
-    def compose_document(self) -> yaml.Node:
-        node = super().compose_document()
-        extent(node, {})
-        return node
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
         if not isinstance(node, yaml.MappingNode):  # of `!!set [a]`, which SafeLoader refuses
