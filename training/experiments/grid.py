@@ -256,8 +256,8 @@ def load_grid(path: Path) -> Grid:
                 tuning = {"seeds": [tuning["seed"]], **{name: tuning[name] for name in tuning if name != "seed"}}
             values["tuning"] = read_keys(TuningKeys, tuning, "tuning.")
         grid = read_keys(Grid, values)
-        _check_shapes(grid)
         _check_keys_fit(grid)
+        _check_shapes(grid)
     except GridError as error:
         raise GridError(f"{path}: {error}") from error
     return grid

@@ -6,6 +6,7 @@ have it in the same place.
 """
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from .runs import TRAIN_COMMAND, TRAIN_MODULE
 
 LOST_WORKERS = 10  # of one run, after which it has failed
 PATIENCE = 300  # seconds until a machine answers, and until a lost worker has let go of its run
+CONNECTING = 10  # seconds until an address answers
 ASKING = 60  # seconds until what answers at an address has shown to be Ray
 SHARED = ".shared"
 START_ONE = "ray start --head starts one, or RAY_ADDRESS=HOST:PORT names one"
@@ -139,10 +141,12 @@ def check_address(address: str) -> None:
     """Raises GridError unless Ray answers there: Ray itself would try for minutes, and then end the process."""
     if address in ("auto", "local"):
         return
+    host, _, port = address.rpartition(":")
     ask = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
         subprocess.run(ask, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=ASKING, check=True)
-    except subprocess.SubprocessError as error:
+    except (OSError, ValueError, OverflowError, subprocess.SubprocessError) as error:
         raise GridError(f"--engine ray: no Ray cluster answers at RAY_ADDRESS={address}; {START_ONE}") from error
 
 
