@@ -565,8 +565,8 @@ def cause(study: Study, settings: Settings, arms: dict[str, list[list[Look]]], r
             "asked here, cause or correlation",
             f"A lower κ at the start, with the same heads, gives a lower loss: {IDENTITY} against {control}, {why}.",
             f"κ at the start differs by {MOVED:g} times or more; the loss at the end is lower by {MARGIN} nats or "
-            "more on the mean, and the 95 % interval over the seeds excludes 0; disagrees if the interval excludes a loss "
-            "lower by that much",
+            "more on the mean, and the 95 % interval over the seeds excludes 0; disagrees if the interval excludes a "
+            "loss lower by that much",
             cause_outcome(difference, interval) if moved >= MOVED else "not tested",
             {"κ moved by": moved, "difference of loss": difference, "low end": interval[0], "high end": interval[1]},
         )

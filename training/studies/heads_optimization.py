@@ -628,6 +628,8 @@ def kernel_margins(study: Study, settings: Settings) -> None:
         summary,
     )
     study.plot("margin of ∇Φ after one step", "heads", "margin", lines, log="xy")
+
+
 # What is proved here, by random draws.
 
 EXACT = 1e-12  # largest relative error of what is proved
@@ -654,9 +656,7 @@ def gradient_error(examples: Examples, weights: Weights) -> float:
     """The largest difference of the closed gradients of the loss from autograd's, over their largest entry."""
     free = differing(weights)
     expected = torch.autograd.grad(losses(outputs(examples.x, free), examples.y).sum(), free)
-    return max(
-        ((a - b).abs().max() / b.abs().max()).item() for a, b in zip(gradients(examples, weights), expected)
-    )
+    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(gradients(examples, weights), expected))
 
 
 def flat(parts: tuple[Tensor, ...]) -> Tensor:
@@ -763,5 +763,3 @@ def exact(study: Study, settings: Settings) -> None:
         max(spread, distance) <= EXACT,
         {"spread": spread, "distance": distance, "steps": settings.identity_steps},
     )
-
-
