@@ -28,7 +28,7 @@ from ..experiments.grid import is_folder_name
 from ..records.results import RESULTS
 from ..running.metadata import project_link, repository, rounded
 from ..settings import without_idle_steps, words_of
-from .folders import CARDS, check_code, check_no_other_code, is_code, renew_code, replacing, without_local_settings
+from .folders import CARDS, check_code, is_plain, renew_code, replacing, without_local_settings
 from .rendering import fill_card
 
 
@@ -166,8 +166,7 @@ def write_model(folder: Path, model, origin: Origin, others: Mapping[str, Path])
     config = read_json(folder / "config.json") | {"dtype": "float32"}
     config.pop("_name_or_path", None)
     write_bytes(folder / "config.json", (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
-    if written is model:
-        renew_code(folder)
+    renew_code(folder)
     copy_into(folder, others)
     settings = read_json(folder / LENGTH_FILE) if LENGTH_FILE in others else {}
     length = settings.get("max_seq_length") or model.config.max_position_embeddings
@@ -227,7 +226,7 @@ def card(folder: Path) -> str:
         sts_tests=STS_TESTS & own["scores"].keys(),
         kept=lambda model: kept(model, parent),
         rivals=rivals(len(results["heads_per_layer"])),
-        is_plain=not any(map(is_code, folder.iterdir())),
+        is_plain=is_plain(folder),
         repository=repository(results["name"]),
         project=project_link(),
     )
@@ -280,8 +279,7 @@ def metadata(results: Mapping) -> str:
 
 def renew_encoder(folder: Path) -> None:
     """Writes code, if the folder has any, and card anew."""
-    if (folder / "config.json").is_file() and read_json(folder / "config.json")["model_type"].startswith("lean"):
-        renew_code(folder)
+    renew_code(folder)
     write_bytes(folder / "README.md", card(folder).encode())
 
 
@@ -304,13 +302,7 @@ def verify_encoder(folder: Path, given: Mapping[str, str], short: bool = False) 
         found = sha256(folder / file)
         if found != expected:
             raise ValueError(f"{place}: sha256.{file} is {expected}, the file has {found}")
-    if results["architecture"] == "BertModel":
-        code = [path.name for path in folder.rglob("*") if is_code(path)]
-        if code:
-            raise ValueError(f"{folder / code[0]}: expected no code in a plain folder")
-        check_no_other_code(folder)
-    else:
-        check_code(folder)
+    check_code(folder)
     if (folder / "README.md").read_text(encoding="utf-8") != card(folder):
         raise ValueError(f"{folder / 'README.md'}: not what leaner publish writes from {place}")
     scored = results["benchmark"]["models"][1]["scores"]

@@ -209,6 +209,11 @@ def is_code(path: Path) -> bool:
     return path.suffix.startswith(".py") or path.suffix in (".so", ".pth")
 
 
+def is_plain(folder: Path) -> bool:
+    """Whether a folder holds a model of transformers, which needs no code."""
+    return read_object(folder / "config.json").get("model_type") in ("bert", "vit", "gpt2")
+
+
 def check_links(folder: Path) -> None:
     """Raises ValueError for a link that leads out of the folder; the links of the Hub's own cache are allowed."""
     allowed = (folder.resolve(), folder.resolve().parent.parent / "blobs")
@@ -237,12 +242,14 @@ def check_modules(path: Path) -> None:
 def check_code(folder: Path) -> None:
     """Checks, by reading alone, that loading the folder with `trust_remote_code=True` runs the package's code only.
 
+    A plain folder, of a model of transformers, has no code at all.
+
     Raises:
         ValueError: a code file that differs from the package's, is missing, or is not the package's; an
             `auto_map` that points elsewhere; a key of config.json that no model of the family writes. Named.
     """
-    config_class = config_class_of(folder)
-    expected = code_files(config_class)
+    config_class = None if is_plain(folder) else config_class_of(folder)
+    expected = {} if config_class is None else code_files(config_class)
     for path in sorted(filter(is_code, folder.rglob("*"))):
         if path.parent != folder or path.name not in expected:
             raise ValueError(f"{path}: not a file of a published folder: modeling_leaner has no such code")
@@ -256,6 +263,10 @@ def check_code(folder: Path) -> None:
     file = folder / "config.json"
     document = read_object(file)
     auto_map = document.get("auto_map")
+    if config_class is None:
+        require(auto_map is None, file, "auto_map", auto_map, "none")
+        check_no_other_code(folder)
+        return
     require(isinstance(auto_map, dict), file, "auto_map", auto_map, f"that of {config_class.__name__}")
     own = config_class.auto_classes()
     for name in sorted(auto_map.keys() | own.keys()):
@@ -269,11 +280,13 @@ def check_code(folder: Path) -> None:
 
 
 def renew_code(folder: Path) -> None:
-    """Writes the package's files, and the auto_map that names them, over what the folder holds.
+    """Writes the package's files, and the auto_map that names them, over what the folder holds, unless it is plain.
 
     Raises:
         ValueError: config.json is not that of one of the families.
     """
+    if is_plain(folder):
+        return
     config_class = config_class_of(folder)
     for path in folder.glob("*.py"):
         path.unlink()
