@@ -332,6 +332,12 @@ def read_json(path: Path) -> dict:
 # Comparison
 
 
+def remembering(encoder: Encoder) -> Encode:
+    """Encodes lists of texts, each list once."""
+    cached = functools.cache(lambda texts: encoder.encode(list(texts), BATCHES[-1]))
+    return lambda texts: cached(tuple(texts))
+
+
 def speeds(encoders: Sequence[Encoder], texts: list[str], rounds: int) -> dict[int, np.ndarray]:
     """By batch size, sentences a second of each model in each round: (models, rounds)."""
     found = {}
@@ -369,14 +375,10 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
     rows = load_rows(given)
     encoders = [load_encoder(source) for source in sources]
     first: dict[str, np.ndarray] = {}
-    cached = functools.cache(lambda texts: encoders[0].encode(list(texts), BATCHES[-1]))
-
-    def reference(texts: list[str]) -> np.ndarray:
-        return cached(tuple(texts))
-
+    reference = remembering(encoders[0])
     models = []
     for encoder in encoders:
-        encode = functools.partial(encoder.encode, batch=BATCHES[-1])
+        encode = reference if encoder is encoders[0] else remembering(encoder)
         scores, intervals = {}, {}
         for name, each in rows.items():
             outputs = each.outputs(encode, reference)
