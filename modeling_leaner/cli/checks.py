@@ -111,14 +111,14 @@ def check_inspected(model: str) -> None:
 
 
 def base_model_of(name: str | None, parent: str) -> str:
-    """The Hub id that a card names as the parent. Raises ValueError where none is given and the parent is a folder."""
-    with slow_imports(models=False):
-        from ..hub import is_repository
+    """The Hub id that a card names as the parent. Raises ValueError if none is given and the parent is a folder."""
+    with slow_imports():
+        from ..hub import check_repository
     if name is None and not Path(parent).exists():
         name = parent
-    if name is None or not is_repository(name):
-        given = name or parent
-        raise ValueError(f"--base-model: {given} is no Hub id; expected OWNER/NAME of the parent, for the card")
+    if name is None:
+        raise ValueError(f"--base-model: expected the Hub id of {parent}, for the card")
+    check_repository(name)
     return name
 
 
