@@ -154,6 +154,8 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="vocab_size"):
         convert_checkpoint(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="vocab_size"):
+        push.check_texts(folder, {path.name: path for path in folder.iterdir()})
 
 
 def test_quantised_weights_are_refused(tmp_path):

@@ -43,6 +43,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from modeling_leaner.conversion import ConversionError, convert, load_lean
 from modeling_leaner.files import read_json, whole_folder, write_json
@@ -216,12 +217,16 @@ def kind_of(model: LeanPreTrainedModel, source: str) -> Kind:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to train on and others to compare on, as a Trainer takes them."""
+    """Rows to train on and others to compare on, as a Trainer takes them; texts become tokens when they are read.
+
+    `lengths` are those of the texts to train on, in characters; None for images.
+    """
 
     train: Dataset
     held_out: Dataset
     collate: Callable[[list[dict]], Batch]
     has_labels: bool
+    lengths: list[int] | None = None
 
 
 def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object, kind: Kind) -> tuple[Rows, list]:
@@ -248,16 +253,19 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     rows = rows.shuffle(seed=settings.seed)
     held_out = min(HELD_OUT_ROWS, len(rows) // 5)
     contents = rows.select(range(held_out, min(len(rows), held_out + CALIBRATION_ROWS)))[column][:]
+    lengths = None
     if model.main_input_name == "pixel_values":
         prepared, collate = image_rows(rows, column, settings.label_column, model, processor)
     else:
         prepared, collate = text_rows(rows, column, settings, model, processor, kind)
+        lengths = [len(text) for text in rows[column][held_out:]]
     return (
         Rows(
             prepared.select(range(held_out, len(prepared))),
             prepared.select(range(held_out)),
             collate,
             settings.label_column is not None or isinstance(kind, MaskedLM | CausalLM),
+            lengths,
         ),
         contents,
     )
@@ -297,7 +305,7 @@ def text_rows(
         tokens = tokenizer(batch[column], truncation=True, max_length=length, return_token_type_ids=False)
         return {**tokens, "labels": batch[labels]} if labels else dict(tokens)
 
-    prepared = rows.map(tokenise, batched=True, remove_columns=rows.column_names, desc="tokens")
+    prepared = rows.with_transform(tokenise)
     if isinstance(kind, MaskedLM):
         return prepared, DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
     return prepared, DataCollatorWithPadding(tokenizer)
@@ -369,16 +377,23 @@ class Distiller(Trainer):
 
     Args:
         original: the teacher.
+        rows: what is trained on, texts of like length together.
         kept: for each layer of the model, the layer of the original that it came from.
     """
 
-    def __init__(self, *args, original: PreTrainedModel, kind: Kind, kept: Sequence[int], has_labels: bool, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args, original: PreTrainedModel, kind: Kind, kept: Sequence[int], rows: Rows, **kwargs):
+        super().__init__(*args, data_collator=rows.collate, train_dataset=rows.train, **kwargs)
+        self.lengths = rows.lengths
         self.original = original.to(self.args.device).eval().requires_grad_(False)
         self.kind = kind
         self.kept = kept
-        self.has_labels = has_labels
+        self.has_labels = rows.has_labels
         self.model_accepts_loss_kwargs = False
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None):
+        if self.lengths is None:
+            return super()._get_train_sampler(train_dataset)
+        return LengthGroupedSampler(self.args.train_batch_size, lengths=self.lengths)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         labels = inputs.get("labels")
@@ -446,7 +461,6 @@ def train(
         weight_decay=0.01,
         warmup_steps=0.05,
         lr_scheduler_type="linear",
-        train_sampling_strategy="group_by_length" if "input_ids" in rows.train.column_names else "random",
         save_total_limit=1,
         logging_steps=50,
         report_to="none",
@@ -471,17 +485,7 @@ def train(
 
 
 def distiller(student, original, rows: Rows, kind: Kind, kept: list[int], arguments: TrainingArguments, **options):
-    return Distiller(
-        student,
-        arguments,
-        data_collator=rows.collate,
-        train_dataset=rows.train,
-        original=original,
-        kind=kind,
-        kept=kept,
-        has_labels=rows.has_labels,
-        **options,
-    )
+    return Distiller(student, arguments, original=original, kind=kind, kept=kept, rows=rows, **options)
 
 
 def measured_plan(student, original, rows: Rows, kind: Kind, settings: Settings, kept: list[int], arguments) -> dict:
