@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from modeling_leaner.training.publishing import push
 from safetensors.torch import load_file, save_file
 from training_data import save_encoder
 from transformers import AutoModel, BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
