@@ -23,7 +23,7 @@ from .dropout_leaner import draw_kept, drop, drops_here, is_eager_on_cpu, scale_
 LEAN_ATTENTION = f"lean_{__name__}"
 LONGEST_PRODUCTS = 640  # keys, up to which products were measured to beat blocks in bfloat16 training without dropout
 KEYS_WORTH_SKIPPING = range(128, 640)  # in causal attention in float32: blocks were measured to beat SDPA here
-SCORES_OF_A_BLOCK = 2**20  # two megabytes in bfloat16; a half and a quarter of it were measured to be slower
+SCORES_OF_A_BLOCK = 2**18  # in float32, a megabyte; in bfloat16 four times as many: half and twice were slower
 ROWS_OF_A_CAUSAL_BLOCK = 64  # queries; the keys after them are left out
 
 
@@ -109,17 +109,20 @@ def products_attention_forward(
     return output.transpose(1, 2).contiguous(), weights
 
 
-def blocks_of(scores: torch.Size, skips_keys: bool) -> Iterator[tuple[slice, slice, slice, slice]]:
+def blocks_of(
+    scores: torch.Size, skips_keys: bool, dtype: torch.dtype = torch.float32
+) -> Iterator[tuple[slice, slice, slice, slice]]:
     """Cuts scores (B, H, T, S), none of which is 0, into blocks: slices of items, heads, queries and keys.
 
     With `skips_keys` a block ends with the key of its last query, as causal attention does.
     """
+    most = SCORES_OF_A_BLOCK * (4 if dtype == torch.bfloat16 else 1)
     batch, num_heads, num_queries, num_keys = scores
-    some_queries = min(num_queries, max(1, SCORES_OF_A_BLOCK // num_keys))
+    some_queries = min(num_queries, max(1, most // num_keys))
     if skips_keys:
         some_queries = min(some_queries, ROWS_OF_A_CAUSAL_BLOCK)
-    some_heads = min(num_heads, max(1, SCORES_OF_A_BLOCK // (some_queries * num_keys)))
-    some_items = max(1, SCORES_OF_A_BLOCK // (some_queries * num_keys * num_heads))
+    some_heads = min(num_heads, max(1, most // (some_queries * num_keys)))
+    some_items = max(1, most // (some_queries * num_keys * num_heads))
     for item in range(0, batch, some_items):
         items = slice(item, item + some_items)
         for head in range(0, num_heads, some_heads):
@@ -168,7 +171,7 @@ class AttentionByBlocks(torch.autograd.Function):
         kept = draw_kept(scores, dropout) if dropout > 0 else None
         output = torch.empty_like(query)
         with torch.autocast("cpu", enabled=False):
-            for block in blocks_of(scores, skips_keys):
+            for block in blocks_of(scores, skips_keys, query.dtype):
                 items, heads, queries, keys = block
                 weights = weights_of(block, query, key, mask, skips_keys)
                 if kept is not None:
@@ -188,7 +191,7 @@ class AttentionByBlocks(torch.autograd.Function):
         grad_key = torch.zeros_like(key)
         grad_value = torch.zeros_like(value)
         with torch.autocast("cpu", enabled=False):
-            for block in blocks_of(scores, ctx.skips_keys):
+            for block in blocks_of(scores, ctx.skips_keys, query.dtype):
                 items, heads, queries, keys = block
                 grad_rows = grad_output[items, heads, queries]
                 weights = weights_of(block, query, key, mask, ctx.skips_keys)
