@@ -361,10 +361,6 @@ class TestRefused:
         shutil.copytree(made[0][0], tmp_path / "plain", ignore=shutil.ignore_patterns("modules.json"))
         refuse("plain: no modules.json; expected an encoder of", *self.words(made, parent=tmp_path / "plain"))
 
-    def test_no_licence_of_the_hub(self, refuse, made):
-        words = ["MIT" if word == "mit" else word for word in publish_words(made)]
-        refuse("license 'MIT': expected an identifier of", *words)
-
     def test_no_hub_id(self, refuse, made):
         words = [word for word in publish_words(made) if word not in ("--base-model", BASE)]
         refuse("is no Hub id; expected OWNER/NAME of the parent", *words)
