@@ -372,7 +372,6 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
         "is None, expected .* of config.json": sharded_without_a_tensor,
         "metadata that the Hub cannot read": edited("README.md", "tags:", "tags: ["),
         "library_name is 'timm'": edited("README.md", "library_name: transformers", "library_name: timm"),
-        "license 'Apache 2': expected": edited("README.md", "license: apache-2.0", "license: Apache 2"),
         "with its aliases written out": written("README.md", f"---\n{ALIASES}\n---\ntext"),
         "weights_sha256": edited("results.json", '"weights_sha256": "', '"weights_sha256": "0'),
         "a link to": lambda folder: (folder / "vocab.txt").symlink_to("/etc/hostname"),
