@@ -236,7 +236,7 @@ class TestStart:
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "bench", "study"),
-            ("Publishing", "publish", "publish-encoder", "verify", "push"),
+            ("Publishing", "publish", "verify", "push"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel

@@ -1,6 +1,6 @@
-"""The two figures of the results page: quality over training tokens, and a forest of differences with intervals.
+"""The figures of the results page: quality over training tokens, differences with intervals, encoders beside rivals.
 
-Both are SVG in a grey that is readable on a light and on a dark page; equal content gives equal bytes.
+All are SVG in a grey that is readable on a light and on a dark page; equal content gives equal bytes.
 """
 
 import io
@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 GREY = "#808890"
 BLUE = "#3b82c4"
+COORDINATES = ["model", "relative_speed", "stsb_test"]
 WIDTH = 8.6  # inches: a README's width
 STYLE = {
     "svg.fonttype": "path",
@@ -145,3 +146,20 @@ def draw_forest(axis: Axes, panel: pd.DataFrame) -> None:
     axis.set_ylim(len(places) - 0.4, -0.6)
     axis.set_xlim(-1.05 * furthest, 1.05 * furthest)
     axis.grid(axis="x")
+
+
+def encoders_figure(rivals: pd.DataFrame, own: Mapping[str, tuple[float, float]]) -> bytes:
+    """STS-B test over relative speed, of encoders by others (docs/encoders.csv) and of ours: name → (speed, score)."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure((WIDTH, 3.8), layout="constrained")
+        axes = figure.subplots()
+        known = rivals.dropna(subset=["relative_speed", "stsb_test"])
+        points = [(name.split("/")[-1], *point, GREY) for name, *point in known[COORDINATES].itertuples(index=False)]
+        points += [(name, *point, BLUE) for name, point in own.items()]
+        for name, speed, score, color in points:
+            axes.plot(speed, score, "o", color=color, markersize=4)
+            axes.annotate(name, (speed, score), xytext=(5, 2), textcoords="offset points", color=color, fontsize=7)
+        axes.set(xscale="log", xlabel="speed relative to all-MiniLM-L6-v2 in float32", ylabel="STS-B test")
+        axes.set_xlim(0.4, 120)
+        axes.grid(True)
+        return svg(figure, "encoders")

@@ -22,13 +22,14 @@ from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, summarise
 from ..records import PublishedResults
 from ..records.results import RESULTS
 from ..tasks.registry import TASKS
-from .encoders import is_encoder, kept
-from .figures import curves_figure, forest_figure
+from .encoders import RIVALS, is_encoder, kept
+from .figures import curves_figure, encoders_figure, forest_figure
 from .folders import published_folders, results_in
 from .rendering import TEMPLATES, markdown
 
 
 PAGE = "README.md"
+COMPARED = ("stsb_test", "qnli", "same_index")  # scores of encoders in the table
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 SECTION = "\n### {name}\n\n<!-- table: {name} -->\n<!-- end -->\n"
 
@@ -227,16 +228,26 @@ def differences(grids: Iterable[GridSummary]) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["metric", "grid", "shape", "difference", "low", "high"])
 
 
-def encoder_line(results: dict) -> tuple[str, ...]:
-    """A published sentence encoder in a line of a table."""
-    parent, own, _, int8 = results["benchmark"]["models"]
-    return (
-        f"[{results['name']}]({results['name']})",
-        results["base_model"],
-        f"{len(results['heads_per_layer'])} × {heads_text(results['heads_per_layer'], ', ')}".replace(" ", "&nbsp;"),
-        f"{results['parameters'] / 1e6:.1f}M",
-        *(f"{kept(each, parent):.1%}, {each['speed']['64']:.2f} ×" for each in (own, int8)),
+def encoder_lines(results: dict) -> list[tuple[str, ...]]:
+    """A published sentence encoder and its 8-bit file, in percent of the original; speeds over its float32."""
+    parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
+    heads = f"{len(results['heads_per_layer'])} × {heads_text(results['heads_per_layer'], ', ')}".replace(
+        " ", "&nbsp;"
     )
+    lines = []
+    for model, name, rival in ((own, f"[{results['name']}]({results['name']})", parent), (own_int8, "", parent_int8)):
+        shares = [kept(model, parent), *(model["scores"][each] / parent["scores"][each] for each in COMPARED)]
+        speeds = [model["speed"]["64"], model["speed"]["64"] / rival["speed"]["64"]]
+        lines.append(
+            (
+                name or "in 8 bits",
+                heads if name else "",
+                *(f"{100 * share:.1f}" for share in shares),
+                *(f"{speed:.2f} ×" for speed in speeds),
+                f"{model['megabytes']:.0f}",
+            )
+        )
+    return lines
 
 
 def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
@@ -244,7 +255,7 @@ def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
     encoders, miniatures = [], []
     for folder in published_folders(cards):
         if is_encoder(folder):
-            encoders.append(encoder_line(read_json(folder / RESULTS)))
+            encoders += encoder_lines(read_json(folder / RESULTS))
             continue
         results = results_in(folder / RESULTS)
         if isinstance(results, PublishedResults):
@@ -260,7 +271,17 @@ def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
                 f"[{grid}](#{grid})",
             )
             miniatures.append(((list(TASKS).index(results.task), grid, results.name), line))
-    of_encoders = ("model", "pruned from", "layers × heads", "parameters", "STS kept, speed", "in 8 bits")
+    of_encoders = (
+        "model",
+        "layers × heads",
+        "STS, 4 sets",
+        "STS-B test",
+        "QNLI",
+        "same index",
+        "speed",
+        "at equal bits",
+        "MB",
+    )
     of_miniatures = ("model", "task", "layers × heads × size", "parameters", "score", "best baseline", "compared in")
     return {
         "sentence encoders": markdown(of_encoders, encoders),
@@ -286,7 +307,7 @@ def render(cards: Path) -> str:
 
 
 def figures(cards: Path) -> dict[Path, bytes]:
-    """The curves of every grid that has several budgets, and the forest of all differences."""
+    """The curves of every grid with several budgets, the forest of all differences, and the encoders beside rivals."""
     grids = read_grids(cards)
     drawn = {}
     for grid in grids.values():
@@ -296,6 +317,12 @@ def figures(cards: Path) -> dict[Path, bytes]:
     compared = differences(grids.values())
     if len(compared):
         drawn[cards / "forest.svg"] = forest_figure(compared)
+    own = {}
+    for folder in filter(is_encoder, published_folders(cards)):
+        for model in read_json(folder / RESULTS)["benchmark"]["models"][1::2]:
+            own[model["model"]] = model["speed"]["64"], 100 * model["scores"]["stsb_test"]
+    if own:
+        drawn[cards / "encoders.svg"] = encoders_figure(pd.read_csv(RIVALS, comment="#"), own)
     return drawn
 
 
@@ -308,5 +335,5 @@ def write_index(cards: Path) -> Path:
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     files = {**figures(cards), cards / PAGE: render(cards).encode()}
-    replace_files(files, [*cards.glob("curves-*.svg"), cards / "forest.svg"])
+    replace_files(files, [*cards.glob("curves-*.svg"), cards / "forest.svg", cards / "encoders.svg"])
     return cards / PAGE
