@@ -4,6 +4,7 @@ import io
 import json
 import re
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -36,6 +37,8 @@ def finished(tmp_path_factory):
     patch.chdir(folder)
     patch.setenv("COLUMNS", "80")
     patch.setattr(sources, "BUILT_IN", SMALL)
+    patch.setattr(demo, "SHIPPED", str(Path(__file__).parents[1] / demo.SHIPPED))
+    patch.setattr(demo, "MINUTES", 0.02)
     patch.setattr(demo, "RECIPES", {family: few_steps(recipe) for family, recipe in demo.RECIPES.items()})
     for path in ("vit-nano/of-an-earlier-demo", "own/notes"):
         (demo.OUTPUT / path).parent.mkdir(parents=True)
@@ -46,6 +49,11 @@ def finished(tmp_path_factory):
     patch.undo()
     runs = {name: json.loads((folder / demo.OUTPUT / name / "results.json").read_text()) for name in FOLDERS}
     return SimpleNamespace(folder=folder / demo.OUTPUT, runs=runs, stdout=stdout.getvalue(), stderr=stderr.getvalue())
+
+
+def test_a_shipped_model_is_made_faster(finished):
+    config = json.loads((finished.folder / "faster" / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"] and config["num_hidden_layers"] < 8
 
 
 def test_every_folder_is_ready_for_the_hub(finished):

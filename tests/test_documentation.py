@@ -103,8 +103,6 @@ def shortened(words: list[str]) -> list[str]:
         words += ["--max_eval_rows", "64"]
     if words[:2] == ["leaner", "verify"]:
         words.append("--short")
-    if words[:2] == ["leaner", "publish-encoder"]:
-        words += ["--rounds", "3"]
     if words[:3] == ["leaner", "sweep", "docs/digits-grid.yaml"]:
         path = Path(words[2])
         grid = {**yaml.safe_load(path.read_text()), "overrides": {"max_steps": 2}, "seeds": [1]}
