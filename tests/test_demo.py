@@ -75,7 +75,7 @@ def test_every_folder_is_ready_for_the_hub(finished):
 
 def test_an_earlier_demo_is_replaced_and_nothing_else(finished):
     assert not (finished.folder / "vit-nano" / "of-an-earlier-demo").exists()
-    assert {path.name for path in finished.folder.iterdir()} == {*FOLDERS, "own"}
+    assert {path.name for path in finished.folder.iterdir()} == {*FOLDERS, "faster", "own"}
     assert (finished.folder / "own" / "notes").exists()
 
 
