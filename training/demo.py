@@ -1,7 +1,7 @@
 """`make demo`: a shipped model made faster by `leaner slim`, and a baseline and its lean twin of each family, trained.
 
-Nothing is downloaded. Each of the six folders `runs/demo/<family>-<shape>` is ready for the Hub and is replaced when the
-demo runs again. A table compares them; at the end a fresh process runs the code on the card of one of them.
+Nothing is downloaded. Each of the six folders `runs/demo/<family>-<shape>` is ready for the Hub and is replaced
+when the demo runs again. A table compares them; at the end a fresh process runs the code on the card of one of them.
 """
 
 import shlex
