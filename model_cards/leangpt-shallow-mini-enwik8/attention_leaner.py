@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
-from torch.amp import custom_bwd, custom_fwd
 from torch.autograd.function import FunctionCtx
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -22,8 +21,9 @@ from .dropout_leaner import draw_kept, drop, drops_here, is_eager_on_cpu, scale_
 # transformers' registries are global: the module's own name keeps this attention apart from that of another version of
 # this file, which a second remote repository may bring into the process.
 LEAN_ATTENTION = f"lean_{__name__}"
-LONGEST_PRODUCTS = 640  # keys, up to which products were measured to beat SDPA in bfloat16 training on a CPU
-SCORES_OF_A_BLOCK = 2**18  # a megabyte in float32; half and twice of it were measured to be no faster
+LONGEST_PRODUCTS = 640  # keys, up to which products were measured to beat blocks in bfloat16 training without dropout
+KEYS_WORTH_SKIPPING = range(128, 640)  # in causal attention in float32: blocks were measured to beat SDPA here
+SCORES_OF_A_BLOCK = 2**18  # in float32, a megabyte; in bfloat16 four times as many: half and twice were slower
 ROWS_OF_A_CAUSAL_BLOCK = 64  # queries; the keys after them are left out
 
 
@@ -109,17 +109,20 @@ def products_attention_forward(
     return output.transpose(1, 2).contiguous(), weights
 
 
-def blocks_of(scores: torch.Size, skips_keys: bool) -> Iterator[tuple[slice, slice, slice, slice]]:
+def blocks_of(
+    scores: torch.Size, skips_keys: bool, dtype: torch.dtype = torch.float32
+) -> Iterator[tuple[slice, slice, slice, slice]]:
     """Cuts scores (B, H, T, S), none of which is 0, into blocks: slices of items, heads, queries and keys.
 
     With `skips_keys` a block ends with the key of its last query, as causal attention does.
     """
+    most = SCORES_OF_A_BLOCK * (4 if dtype == torch.bfloat16 else 1)
     batch, num_heads, num_queries, num_keys = scores
-    some_queries = min(num_queries, max(1, SCORES_OF_A_BLOCK // num_keys))
+    some_queries = min(num_queries, max(1, most // num_keys))
     if skips_keys:
         some_queries = min(some_queries, ROWS_OF_A_CAUSAL_BLOCK)
-    some_heads = min(num_heads, max(1, SCORES_OF_A_BLOCK // (some_queries * num_keys)))
-    some_items = max(1, SCORES_OF_A_BLOCK // (some_queries * num_keys * num_heads))
+    some_heads = min(num_heads, max(1, most // (some_queries * num_keys)))
+    some_items = max(1, most // (some_queries * num_keys * num_heads))
     for item in range(0, batch, some_items):
         items = slice(item, item + some_items)
         for head in range(0, num_heads, some_heads):
@@ -146,7 +149,7 @@ def weights_of(
 
 
 class AttentionByBlocks(torch.autograd.Function):
-    """Attention with dropout on a CPU, a block of scores at a time.
+    """Attention on a CPU, a block of scores at a time, with or without dropout.
 
     For the backward pass it keeps one byte a score: whether dropout kept it. The weights are computed again, as in
     FlashAttention (Dao et al. 2022, section 3.1), but the softmax of a row at once, not in tiles of keys. The
@@ -154,7 +157,6 @@ class AttentionByBlocks(torch.autograd.Function):
     """
 
     @staticmethod
-    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)
     def forward(
         ctx: FunctionCtx,
         query: torch.Tensor,
@@ -165,38 +167,51 @@ class AttentionByBlocks(torch.autograd.Function):
         dropout: float,
     ) -> torch.Tensor:
         """Query (B, H, T, d), already scaled, key and value (B, H, S, d), mask as of `weights_of` → (B, H, T, d)."""
-        kept = draw_kept(torch.Size((*query.shape[:3], key.shape[2])), dropout)
+        scores = torch.Size((*query.shape[:3], key.shape[2]))
+        kept = draw_kept(scores, dropout) if dropout > 0 else None
         output = torch.empty_like(query)
-        for block in blocks_of(kept.shape, skips_keys):
-            items, heads, queries, keys = block
-            weights = weights_of(block, query, key, mask, skips_keys)
-            weights *= kept[block].to(weights.dtype)
-            output[items, heads, queries] = weights @ value[items, heads, keys]
+        with torch.autocast("cpu", enabled=False):
+            for block in blocks_of(scores, skips_keys, query.dtype):
+                items, heads, queries, keys = block
+                weights = weights_of(block, query, key, mask, skips_keys)
+                if kept is not None:
+                    weights *= kept[block].to(weights.dtype)
+                torch.matmul(weights, value[items, heads, keys], out=output[items, heads, queries])
         ctx.save_for_backward(query, key, value, mask, kept)
         ctx.skips_keys = skips_keys
         ctx.scale = scale_of_kept(dropout)
-        return output.mul_(ctx.scale)
+        return output if kept is None else output.mul_(ctx.scale)
 
     @staticmethod
-    @custom_bwd(device_type="cpu")
     def backward(ctx: FunctionCtx, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, mask, kept = ctx.saved_tensors
+        scores = torch.Size((*query.shape[:3], key.shape[2]))
         grad_output = grad_output.contiguous() * ctx.scale
         grad_query = torch.empty_like(query)
         grad_key = torch.zeros_like(key)
         grad_value = torch.zeros_like(value)
-        for block in blocks_of(kept.shape, ctx.skips_keys):
-            items, heads, queries, keys = block
-            grad_rows = grad_output[items, heads, queries]
-            weights = weights_of(block, query, key, mask, ctx.skips_keys)
-            kept_here = kept[block].to(weights.dtype)
-            grad_weights = grad_rows @ value[items, heads, keys].transpose(2, 3) * kept_here
-            # weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
-            grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
-            grad_query[items, heads, queries] = grad_scores @ key[items, heads, keys]
-            grad_key[items, heads, keys] += grad_scores.transpose(2, 3) @ query[items, heads, queries]
-            grad_value[items, heads, keys] += (weights * kept_here).transpose(2, 3) @ grad_rows
+        with torch.autocast("cpu", enabled=False):
+            for block in blocks_of(scores, ctx.skips_keys, query.dtype):
+                items, heads, queries, keys = block
+                grad_rows = grad_output[items, heads, queries]
+                weights = weights_of(block, query, key, mask, ctx.skips_keys)
+                grad_weights = grad_rows @ value[items, heads, keys].transpose(2, 3)
+                used_weights = weights
+                if kept is not None:
+                    kept_here = kept[block].to(weights.dtype)
+                    grad_weights = grad_weights * kept_here
+                    used_weights = weights * kept_here
+                # weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
+                grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+                grad_query[items, heads, queries] = grad_scores @ key[items, heads, keys]
+                grad_key[items, heads, keys] += grad_scores.transpose(2, 3) @ query[items, heads, queries]
+                grad_value[items, heads, keys] += used_weights.transpose(2, 3) @ grad_rows
         return grad_query, grad_key, grad_value, None, None, None
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions that multiply in bfloat16; without them, float32 is faster."""
+    return torch.cpu._is_avx512_bf16_supported()
 
 
 def block_attention_forward(
@@ -210,7 +225,7 @@ def block_attention_forward(
     is_causal: bool | None = None,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """As products, but by blocks, in float32 at least, and without the weights; for dropout on a CPU alone.
+    """As products, but by blocks and without the weights, on a CPU alone; half precision that it lacks in float32.
 
     A mask that is to be learnt is left to products.
     """
@@ -225,30 +240,34 @@ def block_attention_forward(
         mask = mask_or_triangle(attention_mask, is_causal, query, key)
     given_dtype = query.dtype
     dtype = torch.promote_types(given_dtype, torch.float32)
+    if given_dtype == torch.bfloat16 and multiplies_bfloat16():
+        dtype = given_dtype
     query, key, value = (states.to(dtype).contiguous() for states in (query, key, value))
     output = AttentionByBlocks.apply(query * scaling, key, value, mask, skips_keys, dropout)
     output = without_blind_rows(output.to(given_dtype), mask)
     return output.transpose(1, 2).contiguous(), None
 
 
-def products_are_faster(dtype: torch.dtype, length: int) -> bool:
-    """Whether plain matrix products beat SDPA in uncompiled training on a CPU without dropout; `length` in keys."""
-    return dtype == torch.bfloat16 and length <= LONGEST_PRODUCTS
+def fastest_kernel(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float
+) -> Callable:
+    """What `leaner bench` measured to be fastest: blocks in these cases of an uncompiled model on a CPU, else SDPA.
 
-
-def fastest_kernel(module: nn.Module, query: torch.Tensor, key: torch.Tensor, dropout: float) -> Callable:
-    """What `leaner bench` measured to be fastest: SDPA everywhere but in uncompiled training on a CPU.
-
-    With dropout: blocks, since SDPA has no such kernel there, and takes products in float32 itself. In bfloat16 up to
-    `LONGEST_PRODUCTS` keys: products, since SDPA's backward pass is slower. The choice does not ask for gradients: a
-    layer that is computed again in the backward pass takes the same kernel.
+    With dropout, since SDPA has no such kernel and takes products in float32 itself; in bfloat16 on a processor that
+    multiplies it; in causal inference in float32, where SDPA multiplies the keys after a query, too. The choice does
+    not ask for gradients: a layer that is computed again in the backward pass takes the same kernel.
     """
-    if not module.training or not is_eager_on_cpu(query):
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    if not is_eager_on_cpu(query) or num_queries == 1:
         return sdpa_attention_forward
     if drops_here(query, dropout):
         return block_attention_forward
-    if products_are_faster(query.dtype, key.shape[2]):
-        return products_attention_forward
+    if query.dtype == torch.bfloat16 and multiplies_bfloat16():
+        keeps_weights = module.training and num_keys <= LONGEST_PRODUCTS
+        return products_attention_forward if keeps_weights else block_attention_forward
+    skips_keys = module.is_causal and mask is None and num_queries == num_keys
+    if skips_keys and not module.training and num_keys in KEYS_WORTH_SKIPPING:
+        return block_attention_forward
     return sdpa_attention_forward
 
 
@@ -267,7 +286,7 @@ def lean_attention_forward(
     if wants_weights:
         forward = products_attention_forward
     else:
-        forward = fastest_kernel(module, query, key, dropout)
+        forward = fastest_kernel(module, query, key, attention_mask, dropout)
     return forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
 
 
