@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 from modeling_leaner.training.publishing import cards, folders
+from modeling_leaner.training.publishing.encoders import is_encoder
 from modeling_leaner.training.records import Guess, PublishedResults
 from modeling_leaner.training.running import metadata, reevaluate
 from modeling_leaner.training.tasks.registry import TASKS
@@ -19,7 +20,11 @@ from transformers.utils import is_torchvision_available
 
 ROOT = Path(__file__).parent.parent
 CARDS = ROOT / "model_cards"
-PUBLISHED = {folder: folders.results_in(folder / "results.json") for folder in folders.published_folders(CARDS)}
+PUBLISHED = {
+    folder: folders.results_in(folder / "results.json")
+    for folder in folders.published_folders(CARDS)
+    if not is_encoder(folder)
+}
 FOLDERS = [folder for folder, results in PUBLISHED.items() if isinstance(results, PublishedResults)]  # of grids
 # transformers 5.17 has AutoImageProcessor only with torchvision:
 OLD = version("transformers") < "5.18" and not is_torchvision_available()

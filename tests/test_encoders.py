@@ -38,7 +38,7 @@ def published(tmp_path_factory):
     parent, _, run = cut_and_recover(folder)
     data = [word for word in write_rows(folder / "rows") if "sentences" not in word]
     pairs = folder / "rows" / "stsb"
-    data += [f"sts12={pairs}/test.parquet", f"sts13={pairs}/validation.parquet"]
+    data += [f"sts12={pairs}/test.parquet", f"sts13={pairs}/validation.parquet", f"stsb_test={pairs}/test.parquet"]
     names = ["--name", "tiny-2-layers", "--parent", parent, "--base-model", "owner/tiny", "--license", "mit"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

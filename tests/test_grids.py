@@ -73,17 +73,6 @@ def test_a_grid_of_cuts_is_fair(path, monkeypatch):
     assert grid.output_dir == f"model_cards/grids/{path.stem}"
 
 
-@pytest.mark.parametrize("name", ["minilm-4-layers", "minilm-3-layers"])
-def test_what_is_published_is_trained_again_by_its_own_recipe(name):
-    grid = load_grid(RECIPES.parent / "grids" / "minilm-again.yaml")
-    arguments = run_arguments(grid, grid.baseline)
-    published = yaml.safe_load((RECIPES.parents[1] / "model_cards" / name / "recipe.yaml").read_text())
-    not_of_the_training = {"disable_tqdm", "eval_steps", "eval_strategy", "logging_steps", "shape", "teacher"}
-    kept = published.keys() - not_of_the_training
-    again = {key: getattr(arguments, key) for key in kept}
-    assert again == {key: published[key] for key in kept}
-
-
 def test_the_wider_mlp_has_the_parameters_of_the_heads():
     """Within one neuron in each layer."""
     folder = RECIPES.parents[1] / "model_cards" / "grids" / "minilm" / "cells"

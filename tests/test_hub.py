@@ -254,7 +254,7 @@ def test_the_owner_takes_the_place_of_the_placeholder(folder):
     card = sent.pop("README.md").decode()
     assert "OWNER" not in card
     assert re.search(rf"some-one/{re.escape(folder.name)}(?![\w-])", card) is None
-    assert 'repository = "some-one/another-name"' in card
+    assert '"some-one/another-name"' in card
     base = ModelCard(card).data.base_model
     assert base is None or base.startswith(("some-one/lean", "sentence-transformers/"))
     assert sent == {name: folder / name for name in sent}
@@ -372,7 +372,7 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
         "is None, expected .* of config.json": sharded_without_a_tensor,
         "metadata that the Hub cannot read": edited("README.md", "tags:", "tags: ["),
         "library_name is 'timm'": edited("README.md", "library_name: transformers", "library_name: timm"),
-        "with its aliases written out": written("README.md", f"---\n{ALIASES}\n---\ntext"),
+        "with aliases written out": written("README.md", f"---\n{ALIASES}\n---\ntext"),
         "weights_sha256": edited("results.json", '"weights_sha256": "', '"weights_sha256": "0'),
         "a link to": lambda folder: (folder / "vocab.txt").symlink_to("/etc/hostname"),
     }.items():
@@ -491,9 +491,11 @@ def test_what_the_hub_refuses_is_said_in_one_line(here, tmp_path, monkeypatch):
 def test_offline_says_so(here, tmp_path, monkeypatch, capsys):
     """A dry run lists what would be sent all the same."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    refused("someone/model: HF_HUB_OFFLINE says not to ask", "push", SMALLEST, "someone/model")
+    refused("someone/model: not in the cache, and HF_HUB_OFFLINE is set", "push", SMALLEST, "someone/model")
     assert "model.safetensors" not in capsys.readouterr().out
-    refused("someone/model: HF_HUB_OFFLINE says not to ask", "push", SMALLEST, "someone/model", "--dry-run")
+    refused(
+        "someone/model: not in the cache, and HF_HUB_OFFLINE is set", "push", SMALLEST, "someone/model", "--dry-run"
+    )
     said = capsys.readouterr().out
     assert "(not known what it has)" in said and re.search(r"^  model.safetensors +[\d.]+ MB$", said, re.MULTILINE)
 

@@ -296,7 +296,6 @@ def test_an_edited_card_is_found(folder):
         {"partners": None},
         {"evidence": {}},
         {"name": "../../etc"},
-        {"license": "MIT"},
     ],
 )
 def test_numbers_that_do_not_fit_make_no_card(folder, values):

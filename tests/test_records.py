@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from modeling_leaner.training import records
 from modeling_leaner.training.experiments.rows import ADDED, read_rows, write_rows
+from modeling_leaner.training.publishing.encoders import is_encoder
 from modeling_leaner.training.publishing.folders import results_in
 
 
@@ -18,7 +19,12 @@ KINDS = {
     "guesses.json": list[records.Guess],
     "row_errors.json": list[records.RowError],
 }
-FILES = sorted(path for name in KINDS for path in CARDS.rglob(name) if path.parent.parent.name != "studies")
+FILES = sorted(
+    path
+    for name in KINDS
+    for path in CARDS.rglob(name)
+    if path.parent.parent.name != "studies" and not is_encoder(path.parent)
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name}")

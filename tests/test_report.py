@@ -378,28 +378,29 @@ def test_a_run_without_evaluation_has_a_card(tmp_path):
     assert not ModelCard((tmp_path / "README.md").read_text()).data.eval_results
 
 
-WRONG = [
-    ("config.json", "hidden_size", ..., "hidden_size is None, expected int"),
-    ("config.json", "hidden_act", "gelo", "hidden_act 'gelo' is not one of"),
-    ("results.json", "task", "poetry", "task is 'poetry', expected one of"),
-    ("results.json", "rows", 12.0, "rows is 12.0, expected int"),
-    ("results.json", "train.seconds", "65 s", "train.seconds is '65 s', expected float"),
-    ("results.json", "metrics.eval_loss", math.nan, "metrics.eval_loss is nan, expected a finite number"),
-    ("results.json", "main_metric", "accuracy", "main_metric is 'eval_accuracy', expected one of"),
-    ("results.json", "architecture", "LeanGPTForCausalLM", "architecture is 'LeanGPTForCausalLM', expected one of"),
-    ("results.json", "parameters", 1000, "parameters is 1000, expected "),
-    ("results.json", "environment.device", ..., "environment.device is None, expected str"),
-    ("results.json", "recipe.learning_rat", 1e-3, "learning_rat: unknown key, did you mean learning_rate"),
-]
-
-
-@pytest.mark.parametrize("file, name, value, message", WRONG, ids=[f"{each[1]}={each[2]}" for each in WRONG])
-def test_a_wrong_field_is_named_with_its_file(file, name, value, message, tmp_path):
+@pytest.mark.parametrize(
+    "file, name, value",
+    [
+        ("config.json", "head_dim", "64"),
+        ("config.json", "hidden_act", "gelo"),
+        ("config.json", "model_type", ...),
+        ("results.json", "task", "poetry"),
+        ("results.json", "rows", 12.0),
+        ("results.json", "train.seconds", ...),
+        ("results.json", "metrics.eval_loss", math.nan),
+        ("results.json", "main_metric", "accuracy"),
+        ("results.json", "architecture", "LeanGPTForCausalLM"),
+        ("results.json", "architecture", "LeanBERTModel"),
+        ("results.json", "parameters", 1000),
+        ("results.json", "recipe.learning_rat", 1e-3),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_file(file, name, value, tmp_path):
     make_run(tmp_path)
     change(tmp_path, file, name, value)
     with pytest.raises(ValueError, match=re.escape(str(tmp_path / file))) as error:
         read_run(tmp_path)
-    assert message in str(error.value) and str(error.value).count(str(tmp_path)) == 1
+    assert name.rpartition(".")[2] in str(error.value) and str(error.value).count(str(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("file", ["config.json", "results.json"])

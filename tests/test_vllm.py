@@ -21,7 +21,7 @@ from modeling_leaner.layers_leaner import LeanAttention
 
 
 CARDS = Path(__file__).parent.parent / "model_cards"
-FOLDERS = ["leangpt-mini-tinystories", "leanbert-mini-enwik8", "minilm-3-layers"]
+FOLDERS = ["leangpt-mini-tinystories", "leanbert-mini-enwik8", "minilm-half-heads"]
 CALLS: list[dict] = []
 
 

@@ -86,10 +86,8 @@ def publish_encoder(
     if target.exists() and not is_encoder(target):
         raise ValueError(f"{target}: there already, and no sentence encoder; choose another name")
     rows = embedding_benchmark.local_copies(data or list(embedding_benchmark.SOURCES))
-    if len(STS_TESTS & rows.keys()) < 2:
-        raise ValueError(
-            f"--data: expected at least two of {', '.join(sorted(STS_TESTS))}, whose mean the card states"
-        )
+    if len(STS_TESTS & rows.keys()) < 2 or not {"stsb_test", "qnli"} <= rows.keys():
+        raise ValueError(f"--data: expected stsb_test, qnli and at least two of {', '.join(sorted(STS_TESTS))}")
     run, cut = read_run(origin)
     others = sentence_transformers_files(origin.parent)
     if "modules.json" not in others:
