@@ -560,7 +560,7 @@ def test_a_run_that_cannot_be_started_takes_no_device(monkeypatch, tmp_path):
         ({"recipe": None}, "recipe: missing, expected "),
         ({"shapes": BASE}, "shapes: expected .*, got 'vit/tiny'"),
         ({"shapes": ["a", "a"]}, "shapes: expected .*different"),
-        ({"shapes": [BASE, "vit/leantiny"]}, r"shapes: .* got vit/leantiny did you mean vit/lean-tiny\?"),
+        ({"shapes": [BASE, "vit/leantiny"]}, r"shapes: .* got vit/leantiny; did you mean vit/lean-tiny\?"),
         ({"shapes": [BASE, "grid.yaml", "./grid.yaml"]}, "shapes: expected names that give different folder names"),
         ({"baseline": "vit/base"}, "baseline: expected one of "),
         ({"seeds": []}, "seeds: expected "),

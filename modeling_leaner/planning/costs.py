@@ -8,7 +8,6 @@ libraries and the process itself are not counted.
 import re
 from dataclasses import dataclass
 
-from ..attention_leaner import LONGEST_PRODUCTS, multiplies_bfloat16
 from ..configuration_leaner import LeanConfig
 
 
@@ -113,17 +112,12 @@ class TrainingMemory:
     peak: int
 
 
-def blocks_in_bfloat16(setting: StepSetting) -> bool:
-    """Whether attention by "lean" computes in bfloat16 on this processor."""
-    return setting.attention == "lean" and setting.dtype == "bfloat16" and multiplies_bfloat16()
-
-
 def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that one layer keeps for each pair of tokens and each head: 0 where a fused kernel keeps no weights.
 
     Eager attention keeps the softmax in float32, and, in another dtype, its copy. Dropout adds its mask of bytes and
     the product. On a CPU with dropout SDPA keeps three numbers of float32, and the family's own attention, "lean", the
-    mask alone. Without dropout, "lean" keeps the weights in bfloat16 up to `LONGEST_PRODUCTS` tokens.
+    mask alone. (A processor that multiplies in bfloat16 keeps half of q, k and v, and without dropout short weights.)
     """
     drops = config.attention_probs_dropout_prob > 0
     if setting.attention == "eager":
@@ -133,10 +127,7 @@ def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
         return 0
     if setting.attention == "sdpa":
         return 3 * 4 if drops else 0
-    if drops:
-        return MASK_BYTES
-    keeps_weights = blocks_in_bfloat16(setting) and setting.length_of(config) <= LONGEST_PRODUCTS
-    return setting.value_bytes if keeps_weights else 0
+    return MASK_BYTES if drops else 0
 
 
 def block_activations(config: LeanConfig, setting: StepSetting) -> int:
@@ -148,7 +139,7 @@ def block_activations(config: LeanConfig, setting: StepSetting) -> int:
     kept = config.estimate_activation_bytes(setting.batch_size, length, size)
     kept += attention_matrix_bytes(config, setting) * heads * tokens * length
     no_fused_kernel = setting.device == "cpu" and config.attention_probs_dropout_prob > 0
-    if no_fused_kernel and setting.attention != "eager" and not blocks_in_bfloat16(setting):  # q, k and v in float32
+    if no_fused_kernel and setting.attention != "eager":  # q, k and v in float32
         kept += 3 * heads * config.head_dim * (4 - size) * tokens
     return kept
 

@@ -161,10 +161,13 @@ class CausalLM(LanguageModelling):
         """Adds bits per byte of text: all nats over all bytes. No token's context reaches beyond its row.
 
         And the loss per token of those that complete a bigram seen before in their row, and of all others, each where
-        there are any.
+        there are any; a baseline, which has no sums of its own for these, goes without.
         """
-        nats, tokens, _, repeated_nats, repeated = np.asarray(prediction.predictions, dtype=np.float64).sum(0)
+        nats, tokens, *_ = sums = np.asarray(prediction.predictions, dtype=np.float64).sum(0)
         scores = {**super().score(prediction), "bits_per_byte": float(nats / np.log(2) / self.text_bytes)}
+        if len(sums) == 3:
+            return scores
+        repeated_nats, repeated = sums[3:]
         if repeated:
             scores["loss_repeated_bigram"] = repeated_nats / repeated
         if repeated < tokens:
