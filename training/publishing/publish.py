@@ -287,6 +287,11 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license:
     options = copy_options(own.recipe, data_files)
     if target.exists():
         license = license or read_target(target, grid, shape).license
+    held_out = prepare_evaluation(str(source), options, str(target.parent / "unused")).held_out
+    if held_out.sha256 != own.data_sha256:
+        where = " ".join(data_files) or own.dataset
+        found = f"{len(held_out.rows)} rows of {where} with {held_out.sha256}"
+        raise ValueError(f"{source / RESULTS}: data_sha256: {found} differ from the run's")
     if grid.metric in (None, own.metric):  # else no guess is scored by it
         scored = guesses(source, options)
         if scored:
