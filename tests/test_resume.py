@@ -126,6 +126,7 @@ def test_killed_again_and_again(runs, arguments, uninterrupted, tmp_path):
     assert results[0]["metrics"] == results[1]["metrics"]
     losses = [[line["loss"] for line in read_lines(each) if "loss" in line] for each in (folder, uninterrupted)]
     assert losses[0] == losses[1] and len(losses[0]) == STEPS
+    assert not any("train_loss" in line for each in (folder, uninterrupted) for line in read_lines(each))
 
 
 @pytest.mark.full

@@ -172,7 +172,10 @@ def print_results(results: RunResults, folder: str) -> None:
     """The end of a run, for people."""
     train = results.train
     key = f"eval_{results.metric}"
-    quality = f"{key} {results.metrics[key]:.4f}" if key in results.metrics else "not evaluated"
+    quality = "not evaluated"
+    if key in results.metrics:
+        value = results.metrics[key]
+        quality = f"{key} undefined" if value is None else f"{key} {value:.4f}"
     if results.chance is not None:
         quality += f" ({results.chance.name} {results.chance.value:.4f})"
     print(f"{folder}: {quality}; {train.steps} steps in {train.seconds:.0f} s", end="")

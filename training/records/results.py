@@ -94,8 +94,9 @@ class RunResults(Record):
     """Its name, without or with eval_."""
     higher_is_better: bool
     """Of the main metric."""
-    metrics: dict[str, float]
-    """Of the evaluation, by name with eval_: shares from 0 to 1, losses in the unit of the task's loss."""
+    metrics: dict[str, float | None]
+    """Of the evaluation, by name with eval_: shares from 0 to 1, losses in the unit of the task's loss; None for a
+    correlation that is undefined, of constant labels or outputs."""
     chance: Chance | None = None
     """None where the task has no such guess."""
     parameters: Count

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import PreTrainedModel, TrainerCallback, TrainerState, TrainingArguments
 
-from modeling_leaner.files import read_json, write_bytes
+from modeling_leaner.files import finite_or_none, read_json, write_bytes
 
 from .checkpoints import whole_checkpoints
 
@@ -36,13 +36,17 @@ class MetricsFile(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:  # a continued run repeats no line
-            lines = [json.dumps(entry) + "\n" for entry in state.log_history]
-            write_bytes(self.path, "".join(lines).encode())
+            write_bytes(self.path, "".join(map(self.line, state.log_history)).encode())
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if state.is_world_process_zero:
             with self.path.open("a") as file:
-                file.write(json.dumps(state.log_history[-1]) + "\n")
+                file.write(self.line(state.log_history[-1]))
+
+    @staticmethod
+    def line(entry: dict[str, float]) -> str:
+        """An entry as JSON, which has no NaN and no infinity: null."""
+        return json.dumps({name: finite_or_none(value) for name, value in entry.items()}) + "\n"
 
 
 class WarmupNotice(TrainerCallback):

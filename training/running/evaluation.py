@@ -5,7 +5,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from datasets import Dataset
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 
@@ -14,7 +13,7 @@ from modeling_leaner.files import naming
 from modeling_leaner.hub import refuse_pickles, require_source
 from modeling_leaner.shapes import load_config
 
-from ..data.sources import Rows, load_held_out, load_training
+from ..data.sources import load_held_out, load_training
 from ..reading import given_options
 from ..settings import OF_TRAINING, RecipeArguments, parse, settings_parser
 from ..tasks.base import Task
@@ -24,9 +23,6 @@ from .loading import build_model, check_folder, load_processing, task_of, with_f
 from .preparation import PreparedRun, held_out_source, holdout_key, prepare_held_out, split_name
 from .run_folder import RECIPE
 from .trainer import LeanTrainer, scores
-
-
-CORRELATIONS = ("eval_pearson", "eval_spearman")
 
 
 def saved_recipe(model: str) -> Path | None:
@@ -149,11 +145,6 @@ def prepare_evaluation(model: str, options: list[str], scratch: str, inputs_alon
     return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows, inputs_alone))
 
 
-def labels_are_constant(rows: Rows) -> bool:
-    """Whether all rows have the same label; False for a stream."""
-    return isinstance(rows, Dataset) and "labels" in rows.column_names and len(set(rows["labels"])) == 1
-
-
 def evaluate(model: str, options: list[str]) -> dict[str, object]:
     """Metrics of a model from its weights alone, on the rows of `prepare_evaluation`; raises what that raises."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -163,10 +154,8 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
         metrics = trainer.evaluate()
     found = scores(metrics)
     for name, value in found.items():
-        if not math.isfinite(value):
+        if value is not None and not math.isfinite(value):
             raise ValueError(f"{model}: {name} is {value}: the model's outputs are not finite")
-        if name in CORRELATIONS and labels_are_constant(run.held_out.rows):
-            found[name] = None  # undefined
     return {
         "model": model,
         "task": run.task.name,

@@ -42,12 +42,9 @@ def rounded(value: float) -> float:
 
 
 def named_metrics(results: RunResults) -> dict[str, float]:
-    """The metrics of the evaluation without `eval_`, the main one first."""
-    named = {key.removeprefix("eval_"): value for key, value in sorted(results.metrics.items())}
-    if not named:
-        return {}
-    main = results.metric
-    return {main: named[main], **named}
+    """The metrics of the evaluation that are defined, without `eval_`, the main one first."""
+    found = {key.removeprefix("eval_"): value for key, value in sorted(results.metrics.items()) if value is not None}
+    return dict(sorted(found.items(), key=lambda each: each[0] != results.metric))
 
 
 def dataset_id(dataset: str) -> str:

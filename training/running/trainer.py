@@ -4,6 +4,7 @@ Everything random in the data is drawn from the row's place in the run; dropout 
 the checkpoint holds.
 """
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from .checkpoints import COMPLETE, declare_whole, rotate
 
 
 METRICS_FILE = "metrics.jsonl"
+CORRELATIONS = ("eval_pearson", "eval_spearman", "eval_matthews_correlation")
 INSPECTED_ROWS = 2
 
 
@@ -44,10 +46,11 @@ class EpochLengthSampler(LengthGroupedSampler):
         return super().__iter__()
 
 
-def scores(metrics: dict[str, float]) -> dict[str, float]:
-    """The scores of an evaluation, without its timings."""
+def scores(metrics: dict[str, float]) -> dict[str, float | None]:
+    """The scores of an evaluation, without its timings; None for a correlation that is undefined."""
     speeds = ("_runtime", "_per_second")
-    return {key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speeds)}
+    found = {key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speeds)}
+    return {key: None if key in CORRELATIONS and math.isnan(value) else value for key, value in found.items()}
 
 
 def row_count(batch: Batch) -> int:

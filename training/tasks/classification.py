@@ -3,6 +3,7 @@
 A metric is computed by `score`; its name stands in `METRICS` of settings.py.
 """
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -165,7 +166,7 @@ class Classification(Task):
             return regression_scores(prediction.predictions[:, 0], labels)
         guesses = prediction.predictions.argmax(-1)
         average = "binary" if self.class_count == 2 else "macro"
-        matthews = 0.0  # where only one class occurs at all, of which sklearn would warn
+        matthews = math.nan  # undefined where only one class occurs at all, of which sklearn would warn
         if len({*labels, *guesses}) > 1:
             matthews = float(sklearn_metrics.matthews_corrcoef(labels, guesses))
         return {
@@ -176,8 +177,8 @@ class Classification(Task):
 
 
 def regression_scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The metrics of predicted numbers; a correlation with one constant side is undefined, and 0 here."""
-    scores = {"pearson": 0.0, "spearman": 0.0}
+    """The metrics of predicted numbers; a correlation with one constant side is undefined, NaN."""
+    scores = {"pearson": math.nan, "spearman": math.nan}
     if np.ptp(outputs) != 0 and np.ptp(labels) != 0:
         scores["pearson"] = float(stats.pearsonr(outputs, labels).statistic)
         scores["spearman"] = float(stats.spearmanr(outputs, labels).statistic)

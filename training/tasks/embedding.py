@@ -235,9 +235,9 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
 
 
 def spearman(cosines: np.ndarray, numbers: np.ndarray) -> float:
-    """Spearman's correlation of (N) and (N); 0 if one side is constant, which leaves it undefined."""
+    """Spearman's correlation of (N) and (N); NaN if one side is constant, which leaves it undefined."""
     if np.ptp(cosines) == 0 or np.ptp(numbers) == 0:
-        return 0.0
+        return np.nan
     return float(stats.spearmanr(cosines, numbers).statistic)
 
 
