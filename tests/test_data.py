@@ -184,3 +184,10 @@ def test_files_that_are_trained_on_are_not_held_out(files, said, tmp_path):
     else:
         with pytest.raises(ValueError, match=said):
             sources.check_splits(settings)
+
+
+@pytest.mark.parametrize("text", ['[null, {"text": "a"}]', 'null\n{"text": "a"}\n'])
+def test_a_first_row_of_null_is_refused(text, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(text)
+    with pytest.raises(ValueError, match="rows.jsonl: the first row is null"):
+        sources.load_split(None, "train", data_files=[str(tmp_path / "rows.jsonl")])

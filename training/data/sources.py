@@ -39,6 +39,7 @@ BUILT_IN = {
 LISTOPS = ("listops", "listops-short")  # with as many test expressions as asked for
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")  # of which the first that is there is read
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
+FIRST_ROW_OF_NULL = re.compile(rb"\s*\[?\s*null\b")  # of JSON, at which pyarrow would end the process
 READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 
 
@@ -138,6 +139,10 @@ def _read_local(data_files: list[str], split: str, name: str, key: str | None, s
         if all(path.is_file() and path.stat().st_size == 0 for path in paths):
             raise ValueError(f"{name}: the split is empty")
         builder = FORMATS[suffix]
+        for path in paths if builder == "json" else ():
+            with path.open("rb") as file:
+                if FIRST_ROW_OF_NULL.match(file.read(1000)):
+                    raise ValueError(f"{path}: the first row is null, expected an object")
         options |= {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
     try:
         return load_dataset(builder, **options)
