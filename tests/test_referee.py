@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 import torch
 from modeling_leaner.training import train
+from modeling_leaner.training.experiments import kappa
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.grid_results import load_results
+from modeling_leaner.training.experiments.grid_results import load_folder, load_results
 from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.running.environment import processor_flags
 from safetensors.torch import load_file
@@ -115,3 +116,18 @@ if __name__ == "__main__":
             trainings[task] = trained(task, Path(scratch))
     document = {"trainings": trainings}
     GOLDEN.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def test_how_more_heads_and_kappa_went_together():
+    """The counts of the findings: twice the heads on ListOps and elsewhere; κ and loss over the shapes of one grid."""
+    grids = {path.name: load_folder(path) for path in GRIDS_FOLDER.iterdir() if (path / "results.csv").is_file()}
+    runs = kappa.read_all_cells(grids)
+    on_listops = runs["grid"].str.contains("listops")
+    found = [kappa.doubling(some) for some in (runs, runs[on_listops], runs[~on_listops])]
+    assert [(each.pairs, each.lower_end, each.better) for each in found] == [(91, 87, 62), (44, 43, 36), (47, 44, 26)]
+    shapes = runs[runs["grid"] == "enwik8-text-causal-curves"].groupby("shape")
+    kappas = shapes["kappa_end"].agg(lambda values: np.log(values).mean())
+    correlation = stats.spearmanr(kappas, -shapes["gain"].mean())
+    assert len(kappas) == 8 and correlation.statistic == pytest.approx(-0.762, abs=1e-3)
+    assert correlation.pvalue == pytest.approx(0.028, abs=1e-3)
+    assert np.ptp(runs[(runs["grid"] == "enwik8-text-causal-curves") & (runs["shape"] == "gpt/mini")]["gain"]) < 0.047

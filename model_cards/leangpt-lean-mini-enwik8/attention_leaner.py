@@ -22,7 +22,7 @@ from .dropout_leaner import draw_kept, drop, drops_here, is_eager_on_cpu, scale_
 # this file, which a second remote repository may bring into the process.
 LEAN_ATTENTION = f"lean_{__name__}"
 LONGEST_PRODUCTS = 640  # keys, up to which products were measured to beat blocks in bfloat16 training without dropout
-KEYS_WORTH_SKIPPING = range(128, 640)  # in causal attention in float32: blocks were measured to beat SDPA here
+KEYS_WORTH_SKIPPING = range(128, 640)  # causal inference in float32: blocks were measured to beat SDPA here
 SCORES_OF_A_BLOCK = 2**18  # in float32, a megabyte; in bfloat16 four times as many: half and twice were slower
 ROWS_OF_A_CAUSAL_BLOCK = 64  # queries; the keys after them are left out
 
@@ -112,7 +112,7 @@ def products_attention_forward(
 def blocks_of(
     scores: torch.Size, skips_keys: bool, dtype: torch.dtype = torch.float32
 ) -> Iterator[tuple[slice, slice, slice, slice]]:
-    """Cuts scores (B, H, T, S), none of which is 0, into blocks: slices of items, heads, queries and keys.
+    """Cuts scores (B, H, T, S), no size of which is 0, into blocks: slices of items, heads, queries and keys.
 
     With `skips_keys` a block ends with the key of its last query, as causal attention does.
     """
@@ -225,7 +225,9 @@ def block_attention_forward(
     is_causal: bool | None = None,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """As products, but by blocks and without the weights, on a CPU alone; half precision that it lacks in float32.
+    """As products, but by blocks and without the weights, on a CPU alone.
+
+    It computes in float32 at least, but in bfloat16 on a processor that multiplies it.
 
     A mask that is to be learnt is left to products.
     """
@@ -262,7 +264,7 @@ def fastest_kernel(
         return sdpa_attention_forward
     if drops_here(query, dropout):
         return block_attention_forward
-    if query.dtype == torch.bfloat16 and multiplies_bfloat16():
+    if query.dtype == torch.bfloat16 and dropout == 0 and multiplies_bfloat16():
         keeps_weights = module.training and num_keys <= LONGEST_PRODUCTS
         return products_attention_forward if keeps_weights else block_attention_forward
     skips_keys = module.is_causal and mask is None and num_queries == num_keys

@@ -336,7 +336,7 @@ def publish(
     ] = False,
     license: License = None,
     rounds: Annotated[int, typer.Option(min=3, help="Of a RUN: turns of the timing.")] = 15,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of a RUN: of PyTorch and onnxruntime.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Of a RUN: of PyTorch and onnxruntime.")] = 1,
 ) -> None:
     """Publish the runs of a grid, or a sentence encoder, as folders of model_cards/, ready for the Hub.
 
@@ -359,7 +359,8 @@ def publish(
     with slow_imports():
         from ..training.publishing.encoders import Origin, publish_encoder
         from ..training.publishing.index import write_index
-    print(publish_encoder(name, Origin(source, parent, base_model, license, texts), data_files or [], rounds, threads))
+    origin = Origin(source, parent, base_model, license, texts)
+    print(publish_encoder(name, origin, data_files or [], rounds, threads, replace))
     print(write_index(Path("model_cards")))
 
 

@@ -37,7 +37,7 @@ LENGTH_FILE = "sentence_bert_config.json"
 VERSIONS_FILE = "config_sentence_transformers.json"
 RIVALS = Path("docs/encoders.csv")
 LIBRARY = "sentence-transformers"
-OFF = {WEIGHTS: 0.002, exporting.ONNX_INT8_FILE: 0.006}  # how far a score may be off on another processor
+TOLERANCES = {WEIGHTS: 0.002, exporting.ONNX_INT8_FILE: 0.006}  # how far a score may be off on another processor
 SHORT = ("stsb",)
 STS_TESTS = embedding_benchmark.STS.keys() - {"stsb", "stsb_test"}
 
@@ -68,23 +68,27 @@ def is_encoder(folder: Path) -> bool:
 
 
 def publish_encoder(
-    name: str, origin: Origin, data: Sequence[str], rounds: int, threads: int | None, cards: Path = CARDS
+    name: str, origin: Origin, data: Sequence[str], rounds: int, threads: int, replace: bool = False
 ) -> Path:
-    """Writes or replaces the folder, whole or not at all; the benchmark reads it as its users do.
+    """Writes the folder, whole or not at all; the benchmark reads it as its users do.
 
     Args:
         data: as of `embedding_benchmark.local_copies`.
         rounds, threads: of the timing.
 
+    Returns:
+        the folder.
+
     Raises:
-        ValueError, OSError: run, cut and parent do not belong together, a file or rows are missing.
+        ValueError, OSError: the folder is there already; run, cut and parent do not belong together; a file or rows
+            are missing.
     """
     quiet_libraries()
     if not is_folder_name(name):
         raise ValueError(f"--name {name}: expected a folder's name of a-z, 0-9, dots and hyphens")
-    target = cards / name
-    if target.exists() and not is_encoder(target):
-        raise ValueError(f"{target}: there already, and no sentence encoder; choose another name")
+    target = CARDS / name
+    if target.exists() and not (replace and is_encoder(target)):
+        raise ValueError(f"{target}: there already; --replace takes a sentence encoder anew")
     rows = embedding_benchmark.local_copies(data or list(embedding_benchmark.SOURCES))
     if len(STS_TESTS & rows.keys()) < 2 or not {"stsb_test", "qnli"} <= rows.keys():
         raise ValueError(f"--data: expected stsb_test, qnli and at least two of {', '.join(sorted(STS_TESTS))}")
@@ -92,8 +96,7 @@ def publish_encoder(
     others = sentence_transformers_files(origin.parent)
     if "modules.json" not in others:
         raise ValueError(f"{origin.parent}: no modules.json; expected an encoder of sentence-transformers")
-    if threads is not None:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads)
     model = load_lean(str(origin.run)).eval()
     with replacing(target) as folder:
         folder.mkdir()
@@ -119,7 +122,7 @@ def publish_encoder(
             "commands": commands_of(name, origin, run, cut, rows),
             "training": {key: run[key] for key in ("seed", "learning_rate", "train", "training_data", "environment")},
             "benchmark": benchmark,
-            "sha256": {file: sha256(folder / file) for file in OFF},
+            "sha256": {file: sha256(folder / file) for file in TOLERANCES},
         }
         write_json(folder / RESULTS, results)
         write_bytes(folder / "README.md", card(folder).encode())
@@ -306,7 +309,7 @@ def verify_encoder(folder: Path, given: Mapping[str, str], short: bool = False) 
     names = [name for name in scored if name in embedding_benchmark.SOURCES and (not short or name in SHORT)]
     rows = {name: given.get(name) for name in names}
     fresh = embedding_benchmark.compare([str(folder), str(folder / exporting.ONNX_INT8_FILE)], rows, rounds=0)
-    for measured, stated, allowed in zip(fresh["models"], results["benchmark"]["models"][1::2], OFF.values()):
+    for measured, stated, allowed in zip(fresh["models"], results["benchmark"]["models"][1::2], TOLERANCES.values()):
         for name in names:
             found, expected = measured["scores"][name], stated["scores"][name]
             if not abs(found - expected) <= allowed:
