@@ -46,7 +46,16 @@ def published(tmp_path_factory):
         (folder / "docs" / "encoders.csv").write_bytes((Path(__file__).parents[1] / "docs/encoders.csv").read_bytes())
         result = run_leaner("publish", run, *names, "--rounds", 3, "--data", *data)
         assert result.exit_code == 0, result.output
+        again = run_leaner("publish", run, *names, "--data", *data)
+        assert again.exit_code == 1 and "--replace" in again.output
         yield folder / "model_cards" / "tiny-2-layers", parent, data
+
+
+def test_a_run_keeps_the_files_of_sentence_transformers(published):
+    _, parent, _ = published
+    run = SentenceTransformer(str(parent.parent / "run"))
+    assert [type(module).__name__ for module in run] == ["Transformer", "Pooling", "Normalize"]
+    assert run.max_seq_length == 24
 
 
 def test_a_stranger_needs_neither_package_nor_flag(published, tmp_path):

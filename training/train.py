@@ -15,6 +15,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from modeling_leaner.conversion import convert
 from modeling_leaner.files import write_json
+from modeling_leaner.hub import copy_into, sentence_transformers_files
 from modeling_leaner.process import keep_freed_memory
 from modeling_leaner.terminal import quiet_libraries, visible
 
@@ -25,7 +26,7 @@ from .running.card import TRAINING_FIGURE, write_run_card
 from .running.checkpoints import explain
 from .running.environment import code_commit
 from .running.figure import plot
-from .running.loading import build_model
+from .running.loading import build_model, has_weights
 from .running.preparation import PreparedRun, prepare
 from .running.results import last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
@@ -99,6 +100,8 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     if not trainer.is_world_process_zero():
         return None
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
+    if trainer.task.trains_bare_model() and has_weights(str(arguments.shape)):
+        copy_into(folder, sentence_transformers_files(str(arguments.shape)))
     results = results_of_run(trainer, prepared, metrics)
     plot(folder / METRICS_FILE, folder / TRAINING_FIGURE, trainer.task.metric, trainer.task.loss_unit)
     write_json(folder / RESULTS, results.document())
