@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from modeling_leaner.training.publishing import push
+from modeling_leaner.training.running.evaluation import known_classes
 from safetensors.torch import load_file, save_file
 from training_data import save_encoder
 from transformers import AutoModel, BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 import modeling_leaner
 from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import BERT, GPT, VIT, ConversionError, convert, convert_checkpoint, load_lean
-from modeling_leaner.shapes import load_config
+from modeling_leaner.shapes import load_config, load_shape
 
 
 SMALL_GPT = GPT2Config(vocab_size=40, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1)
@@ -188,6 +189,16 @@ def test_a_file_may_call_its_labels_labels(tmp_path):
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert sorted(config["label2id"]) == ["a", "b"]
+
+
+def test_classes_go_by_their_names():
+    """As many classes of other names are not the model's; without names they go by place."""
+    named = load_shape("bert/lean-nano", id2label={0: "negative", 1: "positive"})
+    assert known_classes(named, ["positive", "negative"], "rows") == {"negative": 0, "positive": 1}
+    with pytest.raises(ValueError, match="does not know the classes spam, ham"):
+        known_classes(named, ["spam", "ham"], "rows")
+    unnamed = load_shape("bert/lean-nano", num_labels=2)
+    assert known_classes(unnamed, ["spam", "ham"], "rows") == {"spam": 0, "ham": 1}
 
 
 def test_correlations_with_constant_labels_are_undefined(tmp_path):
