@@ -17,6 +17,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -284,10 +285,12 @@ def name_of(path: Path) -> str:
 
 def onnx_encoder(file: Path) -> Encoder:
     """The encoder of FOLDER/onnx/NAME.onnx, with the tokenizer and the pooling of FOLDER."""
-    import onnxruntime
-
     if not file.is_file():
         raise ValueError(f"{file}: no such file")
+    if find_spec("onnxruntime") is None:
+        raise ValueError(f"{file}: needs a package that is not installed: pip install onnxruntime")
+    import onnxruntime
+
     folder = file.parent.parent if file.parent.name == "onnx" else file.parent
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     length = read_json(folder / "sentence_bert_config.json").get("max_seq_length") or tokenizer.model_max_length
