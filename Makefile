@@ -1,6 +1,7 @@
 # make demo: train three pairs on data that every installation has. make test: the tests. make lint: style.
 # make bench: training, inference and decoding of the shapes in docs/speed, to CELLS=FILE.csv, which must be new.
 # make verify: the published numbers from their weights, rows from the Hub or DATA="cifar10=FOLDER ...".
+# make docs: the pages as a site, in build/site.
 MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 CELLS ?= runs/bench/cells.csv
@@ -10,13 +11,14 @@ INSTALLED := $(VENV)/.installed
 FLOOR := .venv-floor
 CLIENTS := .venv-clients
 AUDIT := .venv-audit
+DOCS := .venv-docs
 # Two processes, a whole file each at a time. One file alone: .venv/bin/python -m pytest tests/test_FILE.py
 PYTEST := -m pytest -q -n 2 --dist loadfile
 # Cards in model_cards/ are written by leaner publish:
 RUFF := --line-length 119 --target-version py311 --extend-exclude 'model_cards/*/README.md'
 RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 'lint.isort.lines-after-imports = 2'
 
-.PHONY: demo bench test test-full test-floor test-clients verify audit lint imports format
+.PHONY: demo bench docs test test-full test-floor test-clients verify audit lint imports format
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -44,6 +46,11 @@ test-clients: $(CLIENTS)/.installed
 
 verify: $(INSTALLED)
 	$(BIN)/leaner verify $(if $(DATA),--data_files $(DATA))
+
+# The pages as a site with search, in build/site; its links are checked.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # Known weaknesses of the versions in constraints.txt, where the database of them answers.
 audit: $(AUDIT)/.installed
@@ -97,6 +104,14 @@ $(CLIENTS)/.installed: setup.cfg pyproject.toml constraints.txt
 	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,clients,ray]'
 	@if command -v npm > /dev/null; then \
 	  npm install --silent --prefix $(CLIENTS) onnxruntime-web@1.30.0 @huggingface/tokenizers@0.2.0; fi
+	@touch $@
+
+$(DOCS)/.installed: setup.cfg pyproject.toml constraints.txt
+	$(CHECK_PYTHON)
+	@echo "Installing into $(DOCS) ..."
+	@rm -rf $(DOCS)
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
 $(AUDIT)/.installed: constraints.txt

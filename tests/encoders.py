@@ -82,7 +82,7 @@ CONFIGURATIONS = {"stsb": ("train", "validation", "test"), "qnli": ("validation"
 
 
 def write_stand_ins(folder: Path) -> None:
-    """In place of what docs/slimming.md has from the Hub: a tiny encoder, rows of GLUE and STS-B, articles."""
+    """In place of what docs/tutorial-encoder.md has from the Hub: a tiny encoder, rows of GLUE and STS-B, articles."""
     owner = folder / "sentence-transformers"
     save_sentence_encoder(owner / "all-MiniLM-L6-v2", num_hidden_layers=6, max_position_embeddings=64)
     write_rows(folder / "nyu-mll" / "glue")

@@ -34,7 +34,7 @@ CLONE = Path(__file__).parent.parent
 PAGES = [CLONE / "README.md", *sorted((CLONE / "docs").glob("*.md"))]
 TESTED_ELSEWHERE = ("choosing-a-shape",)  # with its printed lines, in test_planner.py
 # Several trainings or processes, or every folder, however few the steps; each has tests of its own.
-LONG = ("leaner sweep docs", "leaner publish", "leaner encoders", "torchrun")
+LONG = ("leaner sweep docs", "leaner publish", "torchrun")
 LONG += ("leaner verify", "leaner push --all someone", "leaner bench")
 
 
