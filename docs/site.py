@@ -1,4 +1,4 @@
-"""What mkdocs adds to the pages: the command line, the results page, the diary, and links to files of the repository."""
+"""What mkdocs adds to the pages: the command line, the results page, the diary, links to files of the repository."""
 
 import re
 import subprocess
@@ -16,7 +16,8 @@ COPIES = {"results.md": "model_cards/README.md", "log.md": "model_cards/LOG.md"}
 def on_files(files, config):
     typer = [sys.executable, "-m", "typer", "modeling_leaner.cli.app", "utils", "docs", "--name", "leaner"]
     commands = subprocess.run(typer, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    files.append(File.generated(config, "command-line.md", content=commands.replace("# `leaner`", "# Command line", 1)))
+    commands = commands.replace("# `leaner`", "# Command line", 1)
+    files.append(File.generated(config, "command-line.md", content=commands))
     for name, source in COPIES.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
     for figure in (ROOT / "model_cards").glob("*.svg"):
@@ -26,7 +27,7 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, config, files):
     """Links to what is not a page of the site lead to the repository."""
-    folder = Path(COPIES[page.file.src_uri] if page.file.src_uri in COPIES else f"docs/{page.file.src_uri}").parent
+    folder = Path(COPIES.get(page.file.src_uri, f"docs/{page.file.src_uri}")).parent
 
     def link(match):
         target, anchor = match.groups(default="")
