@@ -124,7 +124,7 @@ def test_a_damaged_record_makes_no_card(project, tmp_path):
     results = json.loads(file.read_text())
     results["cut_parent"]["parameters"] = 0
     file.write_text(json.dumps(results))
-    with pytest.raises(ValueError, match="cut_parent.parameters is 0, expected a number above 0"):
+    with pytest.raises(ValueError, match="results.json: cut_parent.parameters: .*greater than 0"):
         cards.render(file.parent)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from transformers import pipeline, set_seed
 
-from ..records import Continuations, checked
-from ..records.results import RESULTS
+from ..records import Continuations
 
 
 PROMPTS = 20
@@ -76,4 +75,4 @@ def continuations(folder: Path, train: Iterable[str], held_out: Iterable[str]) -
         "longest_copy": " ".join(copied),
         "longest_copy_words": len(copied),
     }
-    return checked(Continuations, document, folder / RESULTS, "continuations")
+    return Continuations.model_validate(document)

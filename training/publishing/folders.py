@@ -52,8 +52,7 @@ class Run(NamedTuple):
 class Module(Record):
     """An entry of modules.json."""
 
-    type: str
-    """The class that is loaded, with its package or, if it is remote code, its repository."""
+    type: str  # the class that is loaded, with its package or, if it is remote code, its repository
 
 
 def without_local_settings(recipe: Mapping[str, object]) -> dict[str, object]:

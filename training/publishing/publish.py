@@ -28,8 +28,7 @@ from ..experiments.grid_results import GridResults, load_results
 from ..experiments.rows import finished_row, reported
 from ..reading import read_yaml
 from ..records import Continuations, Evidence, PublishedResults, RunResults, checked
-from ..records.published import OWN_GRIDS
-from ..records.results import LOCAL_FILES, PUBLISHED, RESULTS
+from ..records.results import LOCAL_FILES, OWN_GRIDS, PUBLISHED, RESULTS
 from ..running.environment import is_clone
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE

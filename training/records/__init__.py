@@ -1,18 +1,24 @@
-"""Every number that is kept, with its unit: a file for each kind of document; what is read is checked."""
+"""The documents that runs, grids and published folders keep: results.json and its like, and rows of results.csv."""
 
 # ruff: noqa: F401 (what is imported here is taken from here)
 
-from .base import Count, Duration, Record, checked
-from .evidence import Cell, Evidence, Guess, RowError
-from .published import (
-    Continuation,
+from .results import (
+    Cell,
     Continuations,
-    CutParent,
     CutStep,
+    Environment,
+    Evidence,
+    Guess,
+    Latency,
+    LatencyFile,
     PublishedResults,
+    Record,
+    RowError,
+    RunResults,
     SlimFile,
-    Subset,
+    StepTime,
+    StepTimes,
+    Timing,
+    checked,
 )
-from .results import Chance, Environment, RunResults, Train
 from .rows import ResultRow
-from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
