@@ -3,7 +3,7 @@
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -18,7 +18,6 @@ from huggingface_hub import (
     HfApi,
     get_token,
     hf_hub_download,
-    try_to_load_from_cache,
 )
 from huggingface_hub.errors import (
     HfHubHTTPError,
@@ -34,10 +33,9 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from .checkpoints_leaner import WEIGHTS
 from .files import read_json, read_text, sha256
-from .terminal import did_you_mean, did_you_mean_path
+from .names import HUB_TIMEOUT, reason_of
 
 
-HUB_TIMEOUT = 5  # seconds for the Hub to answer; its clients alone wait half a minute
 RECORD = "slim.json"  # of a cut, beside its weights: what was left out
 SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}  # one of them is enough
@@ -88,31 +86,6 @@ class Remote:
     is_public: bool = False
 
 
-def reason_of(error: BaseException | None) -> str:
-    """Why something did not work on the Hub, in one line."""
-    match error:
-        case RepositoryNotFoundError():
-            return "no such repository on the Hub, or a private one (hf auth login, or HF_TOKEN, gives access)"
-        case RevisionNotFoundError():
-            return "no such revision on the Hub"
-        case OfflineModeIsEnabled():
-            return "not in the cache, and HF_HUB_OFFLINE is set, so the Hub was not asked"
-        case LocalEntryNotFoundError():
-            return "not whole in the cache, and the Hub does not answer"
-        case HfHubHTTPError() if error.response.status_code == 412:
-            return "it has changed meanwhile; nothing was sent, push again"
-        case HfHubHTTPError():  # the error's own text has the address, with an upload's signature
-            reason = error.server_message or error.response.reason_phrase
-            return f"the Hub refused ({error.response.status_code}: {reason})"
-        case HTTPError():
-            return f"the Hub does not answer ({type(error).__name__})"
-        case RuntimeError():  # of an upload, which hides its reason
-            return f"{str(error).rstrip('.')}: {reason_of(error.__cause__)}"
-        case HFValidationError():
-            return "not a name that the Hub accepts; expected OWNER/NAME"
-    return str(error)
-
-
 @contextmanager
 def hub_errors(repository: str) -> Iterator[None]:
     """Turn what goes wrong with the Hub into a ValueError that says, in one line, what it was."""
@@ -123,32 +96,6 @@ def hub_errors(repository: str) -> Iterator[None]:
     except RuntimeError as error:
         print(file=sys.stderr)  # ends the line of a progress bar that was left as it was
         raise ValueError(f"{repository}: {reason_of(error)}") from error
-
-
-def require_source(source: str, names: Sequence[str] = ()) -> None:
-    """Check quickly that `source` is a folder, a file, or a model in the Hub's cache or on the Hub.
-
-    Args:
-        source: path or Hub id, as the user gave it.
-        names: names of shapes, if the caller accepts these, too; only for the message.
-
-    Raises:
-        ValueError: it is none of them, or the Hub does not answer; one line, with the nearest name.
-    """
-    path = Path(source)
-    if path.exists():
-        return
-    if path.is_absolute() or source.startswith((".", "~")) or len(path.parts) > 2:
-        raise ValueError(f"{source}: no such file or folder{did_you_mean_path(path)}")
-    try:
-        if not isinstance(try_to_load_from_cache(source, "config.json"), str):
-            HfApi().model_info(source, timeout=HUB_TIMEOUT)
-    except (HTTPError, OfflineModeIsEnabled, HFValidationError) as error:
-        if isinstance(error, HfHubHTTPError) and not isinstance(error, RepositoryNotFoundError):
-            return  # the Hub is there, and busy or guarded: loading says more
-        kinds = "named shape, file or folder" if names else "file or folder"
-        hint = did_you_mean(source, names) or did_you_mean_path(path)
-        raise ValueError(f"{source}: no such {kinds}; as a Hub id: {reason_of(error)}{hint}") from error
 
 
 def dataset_hub_answers(name: str) -> bool:

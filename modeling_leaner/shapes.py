@@ -1,6 +1,5 @@
 """Named shapes, config files, folders and Hub ids, read as configurations. No model is built."""
 
-from functools import cache
 from pathlib import Path
 
 from transformers import AutoConfig
@@ -11,75 +10,10 @@ from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 from .family import FAMILIES, Modality
 from .files import read_json
-from .hub import require_source
-from .terminal import did_you_mean, did_you_mean_path
+from .names import check_shape, require_source, shape_names, shape_path
 
 
 CONFIG_CLASSES: dict[str, type[LeanConfig]] = {"vit": LeanViTConfig, "bert": LeanBERTConfig, "gpt": LeanGPTConfig}
-VARIANTS = (  # of a baseline, by the beginning of the name
-    "lean-",  # fewer layers and more heads
-    "fixed-head-",  # more heads than fit the width
-    "shallow-",  # fewer layers alone
-    "many-heads-",  # more heads alone
-    "one-head-",  # fewer layers and one head
-    "twelve-heads-",  # fewer layers and twelve heads
-    # Controls of the lean twin's size:
-    "half-mlp-",  # the MLP of half the width
-    "quarter-mlp-",
-    "deep-narrow-",  # deeper and narrower, with the twin's parameters
-    "narrow-",  # narrower, with the parameters of the twin's layers
-)
-RENAMED = {"10x24": "16x12"}  # the baseline of a variant whose name has its own layers × heads
-
-
-@cache
-def shapes_folder() -> Path:
-    """The folder of the named shapes, installed or in a clone."""
-    from . import configuration  # mapped to configuration/ by setup.cfg
-
-    return Path(configuration.__file__).parent
-
-
-def baseline_of(name: str) -> str | None:
-    """The baseline of a lean twin or another variant (`bert/lean-10x24` → `bert/16x12`); None for a baseline."""
-    family, shape = name.split("/")
-    for prefix in VARIANTS:
-        if shape.startswith(prefix):
-            stem = shape.removeprefix(prefix).removesuffix("-mlp")
-            return f"{family}/{RENAMED.get(stem, stem)}"
-    return None
-
-
-def shape_names() -> list[str]:
-    """All names as `family/name`, every baseline before its variants."""
-    names = []
-    for family in FAMILIES:
-        of_family = [f"{family}/{path.stem}" for path in (shapes_folder() / family).glob("*.json")]
-        names += sorted(of_family, key=lambda name: (baseline_of(name) or name, baseline_of(name) is not None, name))
-    return names
-
-
-def shape_path(name: str) -> Path:
-    """The file of a named shape, `"bert/lean-tiny"`; it loads with `AutoConfig.from_pretrained(path)`.
-
-    Raises:
-        ValueError: no such name; the message has the nearest one.
-    """
-    if name not in shape_names():
-        hint = did_you_mean(name, shape_names())
-        raise ValueError(f"unknown shape {name!r}{hint} (`leaner shapes` lists all)")
-    return shapes_folder() / f"{name}.json"
-
-
-def check_shape(source: str) -> None:
-    """Raises ValueError for what looks like the name of a shape or a .json file, but does not exist."""
-    path = Path(source)
-    if source in shape_names() or path.exists():
-        return
-    if source.split("/")[0] in FAMILIES:
-        shape_path(source)
-    if path.suffix == ".json":
-        raise ValueError(f"no file {source}{did_you_mean_path(path)}")
 
 
 def load_shape(name: str, **overrides) -> LeanConfig:

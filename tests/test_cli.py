@@ -26,12 +26,13 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import modeling_leaner
-from modeling_leaner import __version__, files, hub
+from modeling_leaner import __version__, files, names
 from modeling_leaner import process as own_process
 from modeling_leaner.cli.app import app
 from modeling_leaner.cli.training import check_keys
 from modeling_leaner.files import whole_folder
-from modeling_leaner.shapes import load_shape, shape_names
+from modeling_leaner.names import shape_names
+from modeling_leaner.shapes import load_shape
 from modeling_leaner.terminal import did_you_mean, quiet_libraries
 
 
@@ -231,7 +232,7 @@ class TestStart:
 
     def test_help_is_grouped(self, leaner):
         text = leaner("--help").output
-        for panel, *names in (
+        for panel, *commands in (
             ("Shapes", "shapes", "plan"),
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
@@ -239,7 +240,7 @@ class TestStart:
             ("Publishing", "publish", "verify", "push"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
-            assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel
+            assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == commands, panel
 
 
 class TestSpelling:
@@ -558,9 +559,9 @@ class TestHub:
     def test_what_the_hub_answers(self, monkeypatch, error, message):
         monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fails_with(error))
         with nullcontext() if message is None else pytest.raises(ValueError, match=message):
-            hub.require_source("gpt2-base", ["gpt/base"])
-        monkeypatch.setattr(hub, "try_to_load_from_cache", lambda name, file: "/cache/config.json")
-        hub.require_source("gpt2-base")
+            names.require_source("gpt2-base", ["gpt/base"])
+        monkeypatch.setattr(names, "try_to_load_from_cache", lambda name, file: "/cache/config.json")
+        names.require_source("gpt2-base")
 
     def test_the_hub_is_not_asked_for_a_path(self, tmp_path, monkeypatch):
         monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("asked for a path"))
@@ -568,18 +569,18 @@ class TestHub:
         Path("training").mkdir()
         for source in ("./missing", "~/missing", "a/b/missing", str(tmp_path / "missing"), "some model"):
             with pytest.raises(ValueError, match=source):
-                hub.require_source(source)
+                names.require_source(source)
         (tmp_path / "model" / "one").mkdir(parents=True)
-        hub.require_source(str(tmp_path / "model" / "one"))
+        names.require_source(str(tmp_path / "model" / "one"))
         with pytest.raises(ValueError, match="did you mean .*/model/one"):
-            hub.require_source(str(tmp_path / "model" / "oen"))
+            names.require_source(str(tmp_path / "model" / "oen"))
 
 
 def fails_with(kind):
     """A question to the Hub that fails with an error of this kind, made without a response."""
 
     def model_info(self, name, timeout):
-        assert timeout == hub.HUB_TIMEOUT <= 10
+        assert timeout == names.HUB_TIMEOUT <= 10
         error = kind.__new__(kind)
         Exception.__init__(error, "said by the Hub")
         raise error

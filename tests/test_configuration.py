@@ -13,7 +13,8 @@ from transformers import AutoConfig, PreTrainedConfig
 import modeling_leaner
 from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanViTConfig
 from modeling_leaner.conversion import to_lean_config
-from modeling_leaner.shapes import CONFIG_CLASSES, baseline_of, load_config, load_shape, shape_names, shape_path
+from modeling_leaner.names import baseline_of, shape_names, shape_path
+from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape
 
 
 CONFIGS = list(CONFIG_CLASSES.values())

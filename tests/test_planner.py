@@ -21,12 +21,13 @@ from modeling_leaner import attention_leaner, shapes
 from modeling_leaner.cli.app import app
 from modeling_leaner.cli.plan import training_command
 from modeling_leaner.family import FAMILIES
+from modeling_leaner.names import shape_names
 from modeling_leaner.planning import advice
 from modeling_leaner.planning import solver as planner
 from modeling_leaner.planning.advice import FAVOURS, NO_OBJECTION, OPPOSES, advise
 from modeling_leaner.planning.costs import StepSetting, parse_size, training_flops, training_memory
 from modeling_leaner.planning.solver import Budget, Dials, NoShapeFits, cost_of, describe, plan, shape_at, with_inputs
-from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape, shape_names
+from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape
 
 
 SOVIT_150M = {"layers": 18, "width": 880, "mlp": 2320, "heads": 16, "head_dim": 55}

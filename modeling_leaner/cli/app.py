@@ -16,7 +16,7 @@ from .. import __version__
 from ..process import INTERRUPTED
 from ..terminal import plain_console
 from .checks import (
-    check_inspected,
+    check_named,
     check_new,
     check_source,
     check_trained,
@@ -123,6 +123,8 @@ def plan(
     """
     if pick is not None and write is None:
         raise ValueError(f"--pick {pick}: is the row that --write NAME saves; expected both")
+    if like is not None:
+        check_named(like)
     with slow_imports(models=measure or latency is not None):
         from ..planning.costs import StepSetting, parse_size
         from ..planning.solver import Budget, Dials
@@ -314,7 +316,7 @@ def inspect(
 
     Example: leaner inspect gpt2 --data texts.txt --rows 2 --jacobian none
     """
-    check_inspected(model)
+    check_named(model)
     with slow_imports():
         from ..terminal import quiet_libraries
     quiet_libraries()

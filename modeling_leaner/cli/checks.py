@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..names import check_shape, require_source, shape_names
 from ..terminal import did_you_mean, did_you_mean_path
 from .command import dashed
 from .lazy import slow_imports
@@ -37,14 +38,14 @@ def parse_layers(flag: str, text: str) -> list[int]:
 
 def check_grid_file(path: Path | None) -> Path | None:
     """The path itself, where a grid file is; else ValueError, with the nearest name of a file or key."""
-    from ..training.experiments.grid import load_grid  # takes a tenth of a second
-
     if path is None:
         return None
     if not path.exists():
         raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
     if path.is_dir():
         raise ValueError(f"{path}: expected a grid file, got a folder")
+    from ..training.experiments.grid import load_grid  # takes a tenth of a second
+
     load_grid(path)
     return path
 
@@ -57,15 +58,6 @@ def check_folders(folders: list[Path] | None) -> list[Path] | None:
         if not folder.is_dir():
             raise ValueError(f"{folder}: no such folder{did_you_mean_path(folder)}")
     return folders
-
-
-def check_shape_option(name: str | None) -> str | None:
-    """The name itself. Raises ValueError, with the nearest one, for a misspelt named shape."""
-    with slow_imports():
-        from ..shapes import check_shape
-    if name is not None:
-        check_shape(name)
-    return name
 
 
 def check_study(name: str) -> str:
@@ -83,15 +75,11 @@ def check_new(output: Path) -> None:
 
 def check_source(source: str) -> None:
     """Raises ValueError for what is neither a file or folder nor a model of the Hub."""
-    with slow_imports(models=False):
-        from ..hub import require_source
     require_source(source)
 
 
 def check_trained(model: str) -> None:
     """Raises ValueError for a shape, which has no weights, and for a model that is nowhere."""
-    with slow_imports():
-        from ..shapes import shape_names
     expected = "expected a run folder, a published folder or a Hub id"
     if model in shape_names():
         raise ValueError(f"{model}: a named shape, which has no weights; {expected}")
@@ -100,14 +88,12 @@ def check_trained(model: str) -> None:
     check_source(model)
 
 
-def check_inspected(model: str) -> None:
-    """Raises ValueError for what is neither a named shape, nor a file, a folder or a model of the Hub."""
-    with slow_imports():
-        from ..shapes import check_shape, shape_names
-    if model in shape_names():
-        return
-    check_shape(model)
-    check_source(model)
+def check_named(model: str | None) -> str | None:
+    """The name itself. Raises ValueError for what is no named shape, file, folder or model of the Hub."""
+    if model is not None and model not in shape_names():
+        check_shape(model)
+        require_source(model, shape_names())
+    return model
 
 
 def base_model_of(name: str | None, parent: str) -> str:
@@ -124,8 +110,6 @@ def base_model_of(name: str | None, parent: str) -> str:
 
 def check_bench(options: Mapping[str, Any]) -> None:
     """Raises ValueError that names the option of `leaner bench`, or the shape, and what was expected."""
-    with slow_imports():
-        from ..shapes import check_shape
     for name, choices in BENCH_CHOICES.items():
         if options[name] is None:
             continue

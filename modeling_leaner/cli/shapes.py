@@ -2,8 +2,9 @@
 
 from rich.table import Table
 
+from ..names import baseline_of, shape_names
 from ..planning.costs import training_flops
-from ..shapes import baseline_of, heads_of, load_shape, shape_names
+from ..shapes import heads_of, load_shape
 
 
 CAPTION = "parameters: with the pretraining head. FLOPs: forward, matrix products, at length. KV: bf16."

@@ -19,8 +19,8 @@ from .checks import (
     check_bench,
     check_folders,
     check_grid_file,
+    check_named,
     check_new,
-    check_shape_option,
     check_study,
     check_trained,
 )
@@ -86,7 +86,7 @@ def train(
     context: typer.Context,
     recipe: Annotated[str | None, typer.Argument(help="Name or file of a recipe; first, if given.")] = None,
     shape: Annotated[
-        str | None, typer.Option(help="Named shape, folder, config file or Hub id.", callback=check_shape_option)
+        str | None, typer.Option(help="Named shape, folder, config file or Hub id.", callback=check_named)
     ] = None,
     output_dir: Annotated[str | None, typer.Option(help="Folder of the run; left out, of recipe and shape.")] = None,
     data_files: DataFiles = None,

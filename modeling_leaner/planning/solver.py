@@ -12,7 +12,8 @@ from math import log
 from ..configuration_leaner import Flops, LeanConfig, ParameterCount
 from ..family import FAMILIES, IMAGES
 from ..files import read_json
-from ..shapes import family_of, heads_of, load_shape, modality_of, shapes_folder
+from ..names import shapes_folder
+from ..shapes import family_of, heads_of, load_shape, modality_of
 from .advice import Verdict, advise, has_fused_kernel
 from .costs import (
     DEFAULT_STEP,

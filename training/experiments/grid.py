@@ -56,7 +56,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from modeling_leaner.files import write_bytes
-from modeling_leaner.shapes import shape_names
+from modeling_leaner.names import shape_names
 from modeling_leaner.terminal import did_you_mean
 
 from ..reading import read_yaml

@@ -10,7 +10,8 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import naming
-from modeling_leaner.hub import refuse_pickles, require_source
+from modeling_leaner.hub import refuse_pickles
+from modeling_leaner.names import require_source
 from modeling_leaner.shapes import load_config
 
 from ..data.sources import load_held_out, load_training

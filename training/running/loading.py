@@ -26,7 +26,8 @@ from modeling_leaner.conversion import ConversionError, from_lean_config
 from modeling_leaner.family import IMAGES, TEXT
 from modeling_leaner.files import whole_folder
 from modeling_leaner.hub import refuse_pickles
-from modeling_leaner.shapes import family_of, load_config, modality_of, shape_names
+from modeling_leaner.names import shape_names
+from modeling_leaner.shapes import family_of, load_config, modality_of
 
 from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, train_tokenizer

@@ -25,8 +25,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.names import shape_names
 from modeling_leaner.planning import advice
-from modeling_leaner.shapes import load_shape, shape_names
+from modeling_leaner.shapes import load_shape
 
 from ..data.builtin import python_docs
 from .study import (

@@ -20,7 +20,8 @@ from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBas
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.family import TEXT, Modality
-from modeling_leaner.shapes import family_of, load_shape, shape_names
+from modeling_leaner.names import shape_names
+from modeling_leaner.shapes import family_of, load_shape
 
 from ..data.sources import Rows, likely_texts, text_columns
 from ..settings import METRICS, RecipeArguments

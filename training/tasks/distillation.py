@@ -33,7 +33,8 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.family import IMAGES
 from modeling_leaner.files import read_json
-from modeling_leaner.hub import RECORD, cut_of_layers, load_processors, require_source
+from modeling_leaner.hub import RECORD, cut_of_layers, load_processors
+from modeling_leaner.names import require_source
 
 from ..data.sources import Rows, evenly
 from ..settings import RecipeArguments

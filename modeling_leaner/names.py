@@ -1,0 +1,140 @@
+"""What a name on a command line may stand for: a named shape, a file or folder, a model on the Hub.
+
+Nothing here imports torch or transformers, so that a mistyped name is answered at once.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from .terminal import did_you_mean, did_you_mean_path
+
+
+HUB_TIMEOUT = 5  # seconds for the Hub to answer; its clients alone wait half a minute
+FAMILY_NAMES = ("vit", "bert", "gpt")
+VARIANTS = (  # of a baseline, by the beginning of the name
+    "lean-",  # fewer layers and more heads
+    "fixed-head-",  # more heads than fit the width
+    "shallow-",  # fewer layers alone
+    "many-heads-",  # more heads alone
+    "one-head-",  # fewer layers and one head
+    "twelve-heads-",  # fewer layers and twelve heads
+    # Controls of the lean twin's size:
+    "half-mlp-",  # the MLP of half the width
+    "quarter-mlp-",
+    "deep-narrow-",  # deeper and narrower, with the twin's parameters
+    "narrow-",  # narrower, with the parameters of the twin's layers
+)
+RENAMED = {"10x24": "16x12"}  # the baseline of a variant whose name has its own layers × heads
+
+
+@cache
+def shapes_folder() -> Path:
+    """The folder of the named shapes, installed or in a clone."""
+    from . import configuration  # mapped to configuration/ by setup.cfg
+
+    return Path(configuration.__file__).parent
+
+
+def baseline_of(name: str) -> str | None:
+    """The baseline of a lean twin or another variant (`bert/lean-10x24` → `bert/16x12`); None for a baseline."""
+    family, shape = name.split("/")
+    for prefix in VARIANTS:
+        if shape.startswith(prefix):
+            stem = shape.removeprefix(prefix).removesuffix("-mlp")
+            return f"{family}/{RENAMED.get(stem, stem)}"
+    return None
+
+
+def shape_names() -> list[str]:
+    """All names as `family/name`, every baseline before its variants."""
+    names = []
+    for family in FAMILY_NAMES:
+        of_family = [f"{family}/{path.stem}" for path in (shapes_folder() / family).glob("*.json")]
+        names += sorted(of_family, key=lambda name: (baseline_of(name) or name, baseline_of(name) is not None, name))
+    return names
+
+
+def shape_path(name: str) -> Path:
+    """The file of a named shape, `"bert/lean-tiny"`; it loads with `AutoConfig.from_pretrained(path)`.
+
+    Raises:
+        ValueError: no such name; the message has the nearest one.
+    """
+    if name not in shape_names():
+        hint = did_you_mean(name, shape_names())
+        raise ValueError(f"unknown shape {name!r}{hint} (`leaner shapes` lists all)")
+    return shapes_folder() / f"{name}.json"
+
+
+def check_shape(source: str) -> None:
+    """Raises ValueError for what looks like the name of a shape or a .json file, but does not exist."""
+    path = Path(source)
+    if source in shape_names() or path.exists():
+        return
+    if source.split("/")[0] in FAMILY_NAMES:
+        shape_path(source)
+    if path.suffix == ".json":
+        raise ValueError(f"no file {source}{did_you_mean_path(path)}")
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Why something did not work on the Hub, in one line."""
+    match error:
+        case RepositoryNotFoundError():
+            return "no such repository on the Hub, or a private one (hf auth login, or HF_TOKEN, gives access)"
+        case RevisionNotFoundError():
+            return "no such revision on the Hub"
+        case OfflineModeIsEnabled():
+            return "not in the cache, and HF_HUB_OFFLINE is set, so the Hub was not asked"
+        case LocalEntryNotFoundError():
+            return "not whole in the cache, and the Hub does not answer"
+        case HfHubHTTPError() if error.response.status_code == 412:
+            return "it has changed meanwhile; nothing was sent, push again"
+        case HfHubHTTPError():  # the error's own text has the address, with an upload's signature
+            reason = error.server_message or error.response.reason_phrase
+            return f"the Hub refused ({error.response.status_code}: {reason})"
+        case HTTPError():
+            return f"the Hub does not answer ({type(error).__name__})"
+        case RuntimeError():  # of an upload, which hides its reason
+            return f"{str(error).rstrip('.')}: {reason_of(error.__cause__)}"
+        case HFValidationError():
+            return "not a name that the Hub accepts; expected OWNER/NAME"
+    return str(error)
+
+
+def require_source(source: str, names: Sequence[str] = ()) -> None:
+    """Check quickly that `source` is a folder, a file, or a model in the Hub's cache or on the Hub.
+
+    Args:
+        source: path or Hub id, as the user gave it.
+        names: names of shapes, if the caller accepts these, too; only for the message.
+
+    Raises:
+        ValueError: it is none of them, or the Hub does not answer; one line, with the nearest name.
+    """
+    path = Path(source)
+    if path.exists():
+        return
+    if path.is_absolute() or source.startswith((".", "~")) or len(path.parts) > 2:
+        raise ValueError(f"{source}: no such file or folder{did_you_mean_path(path)}")
+    try:
+        if not isinstance(try_to_load_from_cache(source, "config.json"), str):
+            HfApi().model_info(source, timeout=HUB_TIMEOUT)
+    except (HTTPError, OfflineModeIsEnabled, HFValidationError) as error:
+        if isinstance(error, HfHubHTTPError) and not isinstance(error, RepositoryNotFoundError):
+            return  # the Hub is there, and busy or guarded: loading says more
+        kinds = "named shape, file or folder" if names else "file or folder"
+        hint = did_you_mean(source, names) or did_you_mean_path(path)
+        raise ValueError(f"{source}: no such {kinds}; as a Hub id: {reason_of(error)}{hint}") from error
