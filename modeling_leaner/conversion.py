@@ -21,7 +21,6 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from . import modeling_lean_bert, modeling_lean_gpt, modeling_lean_vit
-from .checkpoints_leaner import WEIGHTS, find_folder, find_integers, find_weights, in_one_line, refuse_pickle_alone
 from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
@@ -36,6 +35,7 @@ from .hub import (
     refuse_pickles,
     sentence_transformers_files,
 )
+from .layers_leaner import WEIGHTS, find_folder, find_integers, find_weights, in_one_line
 
 
 class ConversionError(ValueError):
@@ -447,7 +447,6 @@ def _check_config(folder: Path) -> None:
 
 def _check_weights(folder: Path) -> None:
     """Raises OSError for a folder without safetensors."""
-    refuse_pickle_alone(folder)
     if not find_weights(folder):
         raise OSError(f"{folder / WEIGHTS}: missing")
 
@@ -459,10 +458,9 @@ def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) 
     Raises OSError or ConversionError, naming the file or the tensor, where they are not.
     """
     folder = find_folder(source)
-    if folder is None:
-        refuse_pickles(source)
-    else:
+    if folder is not None:
         _check_config(folder)
+    refuse_pickles(source)
     with _wrong_values(f"{source}/config.json", "cannot be read as a configuration"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         if folder is not None:
@@ -480,7 +478,7 @@ def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) 
         if missing and all(name.startswith("pooler.") for name in missing):
             model, info = model_class.from_pretrained(source, add_pooling_layer=False, **load)
     if folder is not None:
-        integers = find_integers(find_weights(folder), model.state_dict(), f"{model_class.base_model_prefix}.")
+        integers = find_integers(find_weights(folder), model)
         if integers:
             raise ConversionError(f"tensors of integers, expected floating point: {in_one_line(integers)}")
     _check_loaded(model_class.__name__, info, ignore)

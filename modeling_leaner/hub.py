@@ -31,8 +31,8 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-from .checkpoints_leaner import WEIGHTS
 from .files import read_json, read_text, sha256
+from .layers_leaner import WEIGHTS
 from .names import HUB_TIMEOUT, reason_of
 
 
@@ -240,9 +240,9 @@ def check_vocabulary(source: str, processors: Iterable[object], vocab_size: int 
 
 
 def refuse_pickles(source: str) -> None:
-    """Raises OSError for a Hub id whose weights are pickles alone. What else is wrong with it loading says."""
+    """Raises OSError for a folder or Hub id whose weights are pickles alone. What else is wrong loading says."""
     try:
-        names = sorted(files_of(source))
+        names = sorted(name for name in files_of(source) if "/" not in name)
     except OSError:
         return
     pickles = [name for name in names if fnmatch(name, "pytorch_model*.bin")]

@@ -34,10 +34,9 @@ class LeanViTEmbeddings(nn.Module):
 
     def interpolate_pos_encoding(self, height: int, width: int) -> torch.Tensor:
         """The learned positions, resampled (bicubic) for an image of height × width pixels: (1, 1 + P', D)."""
-        image_height, image_width = self.config.image_shape
-        patch_height, patch_width = self.config.patch_shape
-        grid = (image_height // patch_height, image_width // patch_width)
-        new_grid = (height // patch_height, width // patch_width)
+        patches = self.config.patch_shape
+        grid = tuple(side // patch for side, patch in zip(self.config.image_shape, patches))
+        new_grid = (height // patches[0], width // patches[1])
         if new_grid == grid:
             return self.position_embeddings
         cls_position = self.position_embeddings[:, :1]
@@ -51,16 +50,13 @@ class LeanViTEmbeddings(nn.Module):
         shape = list(pixel_values.shape)
         if len(shape) != 4 or shape[1] != config.num_channels:
             raise ValueError(f"pixel_values are {shape}, not (B, num_channels={config.num_channels}, height, width)")
-        height, width = shape[2:]
-        size = f"{height}×{width}"
+        given = "pixel_values are {}×{}".format(*shape[2:])
         if interpolate_pos_encoding:
-            patch_height, patch_width = config.patch_shape
-            if height % patch_height != 0 or width % patch_width != 0:
-                raise ValueError(f"pixel_values are {size}, not a multiple of patch_size={config.patch_size}")
-        elif (height, width) != config.image_shape:
+            if any(side % patch != 0 for side, patch in zip(shape[2:], config.patch_shape)):
+                raise ValueError(f"{given}, not a multiple of patch_size={config.patch_size}")
+        elif tuple(shape[2:]) != config.image_shape:
             expected = "{}×{}".format(*config.image_shape)
-            remedy = f"expected image_size {expected}, or interpolate_pos_encoding=True"
-            raise ValueError(f"pixel_values are {size}, {remedy}")
+            raise ValueError(f"{given}, expected image_size {expected}, or interpolate_pos_encoding=True")
 
     def forward(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None = None) -> torch.Tensor:
         self.check_image(pixel_values, interpolate_pos_encoding)
@@ -97,9 +93,8 @@ class LeanViTModel(LeanViTPreTrainedModel):
         self.embeddings = LeanViTEmbeddings(config)
         self.layers = nn.ModuleList([LeanBlock(config, index) for index in range(config.num_hidden_layers)])
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.pooler = None
-        if add_pooling_layer:
-            self.pooler = LeanPooler(config.hidden_size, config.pooler_output_size, config.pooler_act)
+        pooler = config.hidden_size, config.pooler_output_size, config.pooler_act
+        self.pooler = LeanPooler(*pooler) if add_pooling_layer else None
         self.post_init()
 
     @merge_with_config_defaults
@@ -129,9 +124,7 @@ class LeanViTModel(LeanViTPreTrainedModel):
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, **kwargs)
         hidden_states = self.norm(hidden_states)
-        pooled = None
-        if self.pooler is not None:
-            pooled = self.pooler(hidden_states)
+        pooled = None if self.pooler is None else self.pooler(hidden_states)
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
 

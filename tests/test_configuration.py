@@ -88,85 +88,73 @@ class TestKeys:
         assert config_class() != object()
 
 
+ANY = [
+    ({"num_attention_heads": 7}, "num_attention_heads=7 .* hidden_size=768"),
+    ({"hidden_size": 0}, "hidden_size must be an integer from 1 to 2,147,483,647, got 0"),
+    ({"hidden_size": 10**12}, "hidden_size must be .* got 1000000000000"),
+    ({"num_hidden_layers": -1}, "num_hidden_layers must be an integer from 1 to 10,000, got -1"),
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers must be"),
+    ({"num_attention_heads": 0}, "num_attention_heads must be .* got 0"),
+    ({"head_dim": 0}, "head_dim must be .* got 0"),
+    ({"intermediate_size": True}, "intermediate_size"),
+    ({"hidden_size": "large"}, "'hidden_size' expected int, got str .*'large'"),
+    ({"hidden_size": 96.0}, "'hidden_size' expected int, got float"),
+    ({"hidden_act": "gleu"}, "hidden_act 'gleu'"),
+    ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob"),
+    ({"initializer_range": -1.0}, "initializer_range"),
+    ({"layer_norm_eps": 0.0}, "layer_norm_eps must be finite and above 0, got 0.0"),
+    ({"layer_norm_eps": "1e-5"}, "'layer_norm_eps' with value '1e-5'"),
+    ({"num_labels": 0}, "num_labels must be an integer from 1 to 10,000,000, got 0"),
+    ({"num_labels": "a"}, "num_labels must be"),
+    ({"problem_type": "foo"}, "problem_type must be one of .*regression.* got 'foo'"),
+    ({"id2label": {}}, "id2label must map numbers to names, .* got {}"),
+    ({"id2label": ["no", "yes"]}, "id2label must map numbers to names"),
+    ({"id2label": {"x": "y"}}, "id2label must map numbers to names"),
+    ({"per_layer_config": []}, r"per_layer_config must map layers in 0..11 to heads, .* got \[\]"),
+    ({"per_layer_config": {0: 3}}, "per_layer_config must map layers"),
+    ({"per_layer_config": {12: {"num_attention_heads": 4}}}, "per_layer_config must map layers in 0..11"),
+    ({"per_layer_config": {-1: {"num_attention_heads": 4}}}, "per_layer_config must map layers in 0..11"),
+    ({"per_layer_config": {"a": {"num_attention_heads": 4}}}, "per_layer_config must map layers"),
+    ({"per_layer_config": {0: {"head_dim": 8}}}, "per_layer_config must map .* {'head_dim': 8}"),
+    ({"per_layer_config": {0: {"num_attention_heads": 0}}}, r"per_layer_config\[0\]: num_attention_heads must be"),
+]
+OWN = [
+    (LeanViTConfig, {"image_size": 230}, "image_size: height 230 is not a multiple of patch_size 16"),
+    (LeanViTConfig, {"image_size": [224, 230]}, "image_size: width 230"),
+    (LeanViTConfig, {"image_size": [224]}, "image_size must be one or two integers"),
+    (LeanViTConfig, {"patch_size": 0}, "patch_size"),
+    (LeanViTConfig, {"num_channels": 0}, "num_channels"),
+    (LeanViTConfig, {"pooler_output_size": 0}, "pooler_output_size"),
+    (LeanViTConfig, {"out_features": ["stage99"]}, "out_features"),
+    (LeanBERTConfig, {"vocab_size": 0}, "vocab_size"),
+    (LeanBERTConfig, {"type_vocab_size": 0}, "type_vocab_size"),
+    (LeanBERTConfig, {"pad_token_id": "0"}, "'pad_token_id' with value '0'"),
+    (LeanBERTConfig, {"pad_token_id": 40000}, "pad_token_id 40000 must be in 0..vocab_size-1=30521"),
+    (LeanBERTConfig, {"classifier_dropout": 2.0}, "classifier_dropout"),
+    (LeanGPTConfig, {"max_position_embeddings": 0}, "max_position_embeddings"),
+    (LeanGPTConfig, {"num_key_value_heads": 5}, "num_attention_heads=12 of layer 0 .* num_key_value_heads=5"),
+    (
+        LeanGPTConfig,
+        {"num_key_value_heads": 4, "per_layer_config": {3: {"num_attention_heads": 6}}},
+        "num_attention_heads=6 of layer 3 .* num_key_value_heads=4",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("config_class", "values", "message"),
-    [
-        *[(each, {"num_attention_heads": 7}, "num_attention_heads=7 .* hidden_size=768") for each in CONFIGS],
-        *[(each, {"hidden_size": 0}, "hidden_size must be .* got 0") for each in CONFIGS],
-        *[(each, {"num_hidden_layers": -1}, "num_hidden_layers must be .* got -1") for each in CONFIGS],
-        *[(each, {"num_attention_heads": 0}, "num_attention_heads must be .* got 0") for each in CONFIGS],
-        *[(each, {"head_dim": 0}, "head_dim must be .* got 0") for each in CONFIGS],
-        *[(each, {"intermediate_size": True}, "intermediate_size") for each in CONFIGS],
-        *[(each, {"hidden_size": "large"}, "hidden_size") for each in CONFIGS],
-        *[(each, {"hidden_act": "gleu"}, "hidden_act 'gleu'") for each in CONFIGS],
-        *[(each, {"hidden_dropout_prob": 1.0}, "hidden_dropout_prob") for each in CONFIGS],
-        *[(each, {"initializer_range": -1.0}, "initializer_range") for each in CONFIGS],
-        *[(each, {"layer_norm_eps": 0}, "layer_norm_eps must be finite and above 0, got 0") for each in CONFIGS],
-        *[(each, {"layer_norm_eps": 0.0}, "layer_norm_eps must be finite and above 0, got 0.0") for each in CONFIGS],
-        *[(each, {"layer_norm_eps": "1e-5"}, "layer_norm_eps must be a number, got '1e-5'") for each in CONFIGS],
-        *[(each, {"num_labels": 0}, "num_labels must be an integer ≥ 1, got 0") for each in CONFIGS],
-        *[(each, {"problem_type": "foo"}, "problem_type must be one of regression, .* got 'foo'") for each in CONFIGS],
-        *[(each, {"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000") for each in CONFIGS],
-        *[(each, {"num_labels": 10**9}, "num_labels must be at most 10,000,000") for each in CONFIGS],
-        *[(each, {"hidden_size": 10**12}, "hidden_size must be at most 2,147,483,647") for each in CONFIGS],
-        *[(each, {"hidden_size": 96.0}, "hidden_size must be an integer, got 96.0") for each in CONFIGS],
-        *[(each, {"dtype": "foo"}, "dtype must be one of torch, .* got 'foo'") for each in CONFIGS],
-        *[(each, {"id2label": {}}, "id2label must name at least one class") for each in CONFIGS],
-        *[(each, {"id2label": "abc"}, "id2label must be a mapping .* got 'abc'") for each in CONFIGS],
-        *[(each, {"id2label": {"x": "y"}}, "id2label must be a mapping of numbers to names") for each in CONFIGS],
-        *[(each, {"per_layer_config": {12: {"num_attention_heads": 4}}}, "per_layer_config") for each in CONFIGS],
-        *[(each, {"per_layer_config": {0: {"num_attention_heads": 0}}}, r"per_layer_config\[0\]") for each in CONFIGS],
-        *[(each, {"per_layer_config": {0: {"head_dim": 8}}}, "per_layer_config varies .*dim") for each in CONFIGS],
-        (LeanViTConfig, {"image_size": 230}, "image_size: height 230 is not a multiple of patch_size 16"),
-        (LeanViTConfig, {"image_size": [224, 230]}, "image_size: width 230"),
-        (LeanViTConfig, {"patch_size": 0}, "patch_size"),
-        (LeanViTConfig, {"num_channels": 0}, "num_channels"),
-        (LeanViTConfig, {"pooler_output_size": 0}, "pooler_output_size"),
-        (LeanGPTConfig, {"num_labels": "a"}, "num_labels"),
-        (LeanGPTConfig, {"num_labels": -1}, "num_labels"),
-        (LeanGPTConfig, {"per_layer_config": [1]}, "per_layer_config"),
-        (LeanGPTConfig, {"per_layer_config": []}, r"per_layer_config must map layers to fields, .* got \[\]"),
-        (LeanGPTConfig, {"per_layer_config": {"a": {"num_attention_heads": 4}}}, "layers in 0..11, .* got 'a'"),
-        (LeanGPTConfig, {"per_layer_config": {-1: {"num_attention_heads": 4}}}, "layers in 0..11, .* got -1"),
-        (LeanGPTConfig, {"per_layer_config": {0: {"zebra": 4}}}, r"varies \['zebra'\], but only num_attention_heads"),
-        (LeanGPTConfig, {"per_layer_config": {0: {"skip": ["mlp"]}}}, r"varies \['skip'\], but only num_attention"),
-        (LeanViTConfig, {"image_size": [224]}, "image_size must be an integer ≥ 1 or a pair of them"),
-        (LeanBERTConfig, {"pad_token_id": "0"}, "pad_token_id must be an integer or None, got '0'"),
-        (LeanGPTConfig, {"per_layer_config": {0: 3}}, "per_layer_config"),
-        (LeanViTConfig, {"out_features": ["stage99"]}, "out_features"),
-        (LeanBERTConfig, {"vocab_size": 0}, "vocab_size"),
-        (LeanBERTConfig, {"type_vocab_size": 0}, "type_vocab_size"),
-        (LeanBERTConfig, {"pad_token_id": 40000}, "pad_token_id 40000 must be in 0..vocab_size-1=30521"),
-        (LeanBERTConfig, {"classifier_dropout": 2.0}, "classifier_dropout"),
-        (LeanGPTConfig, {"max_position_embeddings": 0}, "max_position_embeddings"),
-        (LeanGPTConfig, {"num_key_value_heads": 5}, "num_attention_heads=12 of layer 0 .* num_key_value_heads=5"),
-        (
-            LeanGPTConfig,
-            {"num_key_value_heads": 4, "per_layer_config": {3: {"num_attention_heads": 6}}},
-            "num_attention_heads=6 of layer 3 .* num_key_value_heads=4",
-        ),
-    ],
+    ("config_class", "values", "message"), [*[(each, *case) for case in ANY for each in CONFIGS], *OWN]
 )
 def test_refused_by_name(config_class, values, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as refusal:
         config_class(**values)
+    assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 250
     if "out_features" not in values:  # the same as an override of a file
         # a file states its head_dim, so that other heads need not divide; and its own key-value heads
-        message = "" if {"num_attention_heads", "head_dim", "num_hidden_layers"} & values.keys() else message
+        message = ".*" if {"num_attention_heads", "head_dim", "num_hidden_layers"} & values.keys() else message
         config_class(head_dim=64).save_pretrained(tmp_path)
         if values not in ({"num_attention_heads": 7},) or config_class is LeanGPTConfig:
             with pytest.raises(ValueError, match=message):
                 AutoConfig.from_pretrained(tmp_path, **values)
-
-
-@pytest.mark.parametrize("config_class", CONFIGS)
-def test_refusals_are_one_line_that_names_the_class(config_class):
-    for values in ({"hidden_size": "large"}, {"num_labels": 0}, {"layer_norm_eps": 0}, {"per_layer_config": {0: 3}}):
-        with pytest.raises(ValueError) as refusal:
-            config_class(**values)
-        message = str(refusal.value)
-        assert message.startswith(f"{config_class.__name__}: {next(iter(values))} ") and "\n" not in message
-        assert "Validation error" not in message and len(message) < 150
 
 
 @pytest.mark.parametrize("config_class", CONFIGS)
@@ -178,13 +166,8 @@ def test_what_is_not_refused(config_class):
 
 
 @pytest.mark.parametrize("config_class", CONFIGS)
-def test_files_of_another_kind(config_class, tmp_path):
-    path = tmp_path / "config.json"
-    for text in ("[1]", "null", '"x"'):
-        path.write_text(text)
-        with pytest.raises(OSError, match="config.json: must hold a JSON object"):
-            config_class.from_pretrained(tmp_path)
-    path.write_text('{"model_type": "bert"}')
+def test_a_file_of_another_model(config_class, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ValueError, match=f"model_type must be '{config_class.model_type}', got 'bert'"):
         config_class.from_pretrained(tmp_path)
 
@@ -350,11 +333,6 @@ class TestNamedShapes:
 
 
 class TestCounting:
-    @pytest.mark.parametrize("length", [1.5, 8.0, True, "8"])
-    def test_a_length_is_a_whole_number(self, length):
-        with pytest.raises(ValueError, match=f"LeanGPTConfig: length must be a whole number, got {length!r}"):
-            LeanGPTConfig().count_flops(length)
-
     def test_cache_bytes(self):
         config = load_shape("gpt/tiny", num_key_value_heads=1)
         assert config.kv_bytes_per_token() == 2 * 6 * 1 * 64 * 2 and config.kv_bytes_per_token(4) == 2 * 6 * 64 * 4

@@ -7,8 +7,8 @@ from modeling_leaner.training.publishing.folders import check_modules, config_cl
 from modeling_leaner.training.tasks.distillation import mapped_layers
 
 from modeling_leaner import conversion, files, hub
-from modeling_leaner.checkpoints_leaner import INDEX, find_weights
 from modeling_leaner.files import read_json, read_object
+from modeling_leaner.layers_leaner import INDEX, find_weights
 
 
 DEEP = "[" * 200_000

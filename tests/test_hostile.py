@@ -11,8 +11,8 @@ from modeling_leaner.training.running import evaluation
 from typer.testing import CliRunner
 
 from modeling_leaner import hub as hub_files
-from modeling_leaner.checkpoints_leaner import INDEX
 from modeling_leaner.cli.app import app
+from modeling_leaner.layers_leaner import INDEX
 from modeling_leaner.terminal import visible
 
 

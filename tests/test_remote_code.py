@@ -20,7 +20,6 @@ FAMILIES = {"vit": test_vit.TestLeanViT, "bert": test_bert.TestLeanBERT, "gpt": 
 CODE = {
     "vit": [
         "attention_leaner.py",
-        "checkpoints_leaner.py",
         "configuration_lean_vit.py",
         "configuration_leaner.py",
         "dropout_leaner.py",
@@ -30,7 +29,6 @@ CODE = {
     **{
         family: [
             "attention_leaner.py",
-            "checkpoints_leaner.py",
             f"configuration_lean_{family}.py",
             "configuration_leaner.py",
             "dropout_leaner.py",

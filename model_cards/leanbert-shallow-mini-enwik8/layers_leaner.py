@@ -1,13 +1,17 @@
 # Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
-"""The layers of all three families: one attention, one MLP, one block in two norm orders; base class and losses.
+"""The layers of all three families: one attention, one MLP, one block in two norm orders; base class, loading, losses.
 
 Shapes: B batch, T query tokens, S key tokens, D hidden_size, H query heads, K key-value heads, d head_dim.
 """
 
-from collections.abc import Callable
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
@@ -19,16 +23,13 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 
 from .attention_leaner import DEFAULT_ATTENTION, LEAN_ATTENTION, eager_attention_forward, lean_attention_forward
-from .checkpoints_leaner import (
-    describe_gaps,
-    describe_mismatches,
-    find_folder,
-    find_integers,
-    find_weights,
-    refuse_pickle_alone,
-)
 from .configuration_leaner import LeanConfig
 from .dropout_leaner import Dropout, is_eager_on_cpu
+
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MOST_NAMES = 8  # of tensors in a message
 
 
 class LeanAttention(nn.Module):
@@ -72,8 +73,9 @@ class LeanAttention(nn.Module):
             key_states, value_states = past_key_values.update(key_states, value_states, self.layer_idx)  # (B, K, S, d)
 
         implementation = self.config._attn_implementation
-        attention_interface: Callable = lean_attention_forward
-        if not hasattr(implementation, "chooses_kernel"):
+        if hasattr(implementation, "chooses_kernel"):
+            attention_interface: Callable = lean_attention_forward
+        else:
             attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         attn_output, attn_weights = attention_interface(
             self,
@@ -184,33 +186,30 @@ class LeanPreTrainedModel(PreTrainedModel):
             RuntimeError: tensors have another shape than the configuration says, or hold integers; each is named.
         """
         source = pretrained_model_name_or_path
-        from_safetensors = kwargs.get("use_safetensors", True) is not False
-        kwargs["use_safetensors"] = from_safetensors
+        kwargs["use_safetensors"] = kwargs.get("use_safetensors") is not False
         wants_info = kwargs.pop("output_loading_info", False)
         allows_mismatch = kwargs.pop("ignore_mismatched_sizes", False)
         folder = find_folder(source, kwargs.get("subfolder"))
-        weights = []
-        if folder is not None and from_safetensors:
-            if not (folder / "config.json").is_file() and kwargs.get("config") is None:
-                raise OSError(f"{folder / 'config.json'}: missing")
-            refuse_pickle_alone(folder)
-            weights = find_weights(folder)
-        prefix = f"{cls.base_model_prefix}."
+        if folder is not None and kwargs.get("config") is None and not (folder / "config.json").is_file():
+            raise OSError(f"{folder / 'config.json'}: missing")
+        weights = find_weights(folder) if folder is not None and kwargs["use_safetensors"] else []
         try:
             model, info = super().from_pretrained(
                 source, *model_args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
-            integers = find_integers(weights, model.state_dict(), prefix)
+            integers = [] if getattr(model, "is_quantized", False) else find_integers(weights, model)
         except SafetensorError as error:
-            raise OSError(f"{source}: damaged or not safetensors ({error}); expected model.safetensors") from error
-        if integers and not getattr(model, "is_quantized", False):
+            raise OSError(f"{source}: damaged or not safetensors ({error}); expected {WEIGHTS}") from error
+        if integers:
             raise RuntimeError(f"{source}: tensors of integers, expected floating point: {', '.join(integers)}")
         if info["mismatched_keys"] and not allows_mismatch:
-            listed = describe_mismatches(info["mismatched_keys"])
-            raise RuntimeError(f"{source}: tensors do not fit, and ignore_mismatched_sizes is not set: {listed}")
+            wrong = [f"{name} is {list(held)}, expected {list(size)}" for name, held, size in info["mismatched_keys"]]
+            raise RuntimeError(
+                f"{source}: tensors do not fit, and ignore_mismatched_sizes is not set: {'; '.join(wrong)}"
+            )
         if wants_info:
             return model, info
-        gaps = describe_gaps(model.base_model, prefix, info["missing_keys"], info["unexpected_keys"])
+        gaps = describe_gaps(model, info)
         if gaps:
             depth = f"num_hidden_layers={model.config.num_hidden_layers}"
             message = f"{source}: the checkpoint does not fit the backbone of {cls.__name__} with {depth}; {gaps}"
@@ -222,6 +221,85 @@ class LeanPreTrainedModel(PreTrainedModel):
         if self._auto_class is not None:
             self.config.auto_map = self.config.auto_classes()
         super().save_pretrained(save_directory, *args, **kwargs)
+
+
+def find_folder(source: object, subfolder: str | None = None) -> Path | None:
+    """The folder of a checkpoint; None for a Hub id. Raises OSError for a path that is no folder."""
+    path = Path(str(source))
+    if path.is_dir():
+        return path / (subfolder or "")
+    if path.is_file() or path.is_absolute() or str(source).startswith((".", "~")) or len(path.parts) > 2:
+        raise OSError(f"{source}: no such folder")
+    return None
+
+
+def find_weights(folder: Path) -> list[Path]:
+    """The safetensors files of a folder: model.safetensors, or else those that its index names.
+
+    Raises OSError for an index that cannot be read, or that names a file outside the folder or one that is missing.
+    """
+    index = folder / INDEX
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not index.is_file():
+        return []
+    try:
+        document = json.loads(index.read_text(encoding="utf-8"))
+        names = sorted({str(Path(name)) for name in document["weight_map"].values()})
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise OSError(f'{index}: damaged, expected {{"metadata": {{}}, "weight_map": {{tensor: file}}}}') from error
+    for name in names:
+        if Path(name).name != name:
+            raise OSError(f"{index}: {name!r} is not the name of a file in this folder")
+        if not (folder / name).is_file():
+            raise OSError(f"{folder / name}: missing, {INDEX} names it")
+    return [folder / name for name in names]
+
+
+def find_integers(weights: Iterable[Path], model: PreTrainedModel) -> list[str]:
+    """Tensors of the files that hold integers under the name of a weight of the model, as `name (I64)`.
+
+    transformers would turn them into floating point without a word.
+    """
+    prefix = f"{model.base_model_prefix}."  # before the backbone's names in models with a head
+    known = {name.removeprefix(prefix) for name in model.state_dict()}
+    integers = []
+    for path in weights:
+        with safe_open(path, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                kind = tensors.get_slice(name).get_dtype()
+                if kind.startswith(("I", "U", "BOOL")) and name.removeprefix(prefix) in known:
+                    integers.append(f"{name} ({kind})")
+    return sorted(integers)
+
+
+def describe_gaps(model: PreTrainedModel, info: dict[str, Iterable[str]]) -> str:
+    """What of the backbone a checkpoint lacks, and what it holds that has no place there; empty where all fits.
+
+    Heads are left out, and the pooler with them: a checkpoint of another task has none.
+    """
+    backbone = model.base_model
+    parts = tuple(f"{name}." for name, _ in backbone.named_children() if name != "pooler")
+    kinds = {
+        "newly initialised, that is untrained": info["missing_keys"],
+        "in the checkpoint but not in the model": info["unexpected_keys"],
+    }
+    gaps = []
+    for kind, names in kinds.items():
+        of_backbone = [name for name in names if name.removeprefix(f"{model.base_model_prefix}.").startswith(parts)]
+        if of_backbone:
+            gaps.append(f"{kind}: {in_one_line(of_backbone, len(backbone.layers[0].state_dict()))}")
+    return "; ".join(gaps)
+
+
+def in_one_line(names: Iterable[str], block_size: int | None = None) -> str:
+    """Names of tensors in one line, the first few, with a whole block of `block_size` tensors as `layers.4.*`."""
+    blocks = {name: re.sub(r"(.*\blayers\.\d+)\..*", r"\1.*", name) for name in sorted(names)}
+    sizes = Counter(blocks.values())
+    summary = list(dict.fromkeys(block if sizes[block] == block_size else name for name, block in blocks.items()))
+    if len(summary) > MOST_NAMES:
+        summary[MOST_NAMES:] = [f"and {len(summary) - MOST_NAMES} more"]
+    return ", ".join(summary)
 
 
 def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, ignore_index: int | None = None) -> None:
@@ -251,11 +329,9 @@ def check_sequence(states: torch.Tensor, attention_mask: object, cache: Cache | 
         raise ValueError(f"the sequence has no tokens: embedded, it is {list(states.shape)}, expected (B, T ≥ 1, D)")
     if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 2:
         return
-    past = 0
-    if isinstance(cache, DynamicCache):
-        past = cache.get_seq_length()
-    elif cache is not None:
+    if cache is not None and not isinstance(cache, DynamicCache):
         return
+    past = 0 if cache is None else cache.get_seq_length()
     expected = [rows, past + length]
     given = list(attention_mask.shape)
     if given != expected:

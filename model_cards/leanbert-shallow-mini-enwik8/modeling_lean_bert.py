@@ -64,9 +64,7 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
         self.embed_tokens = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.embeddings = LeanBERTEmbeddings(config)
         self.layers = nn.ModuleList([LeanPostNormBlock(config, index) for index in range(config.num_hidden_layers)])
-        self.pooler = None
-        if add_pooling_layer:
-            self.pooler = LeanPooler(width, width)
+        self.pooler = LeanPooler(width, width) if add_pooling_layer else None
         self.post_init()
 
     @merge_with_config_defaults
@@ -113,9 +111,7 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
             hidden_states = layer(hidden_states, mask, position_ids=positions, **kwargs)
         if unpadding is not None:
             hidden_states = unpadding.unpack(hidden_states)
-        pooled = None
-        if self.pooler is not None:
-            pooled = self.pooler(hidden_states)
+        pooled = None if self.pooler is None else self.pooler(hidden_states)
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
 

@@ -78,7 +78,5 @@ class LeanGPTConfig(LeanTextConfig):
         }[head]
 
     def _outer_parameters(self, head: str) -> int:
-        norm = 2 * self.hidden_size
-        if head == "ForCausalLM" and self.tie_word_embeddings:
-            return norm - self.vocab_size * self.hidden_size  # its matrix is the token embedding
-        return norm
+        is_tied = head == "ForCausalLM" and self.tie_word_embeddings  # its matrix is the token embedding
+        return 2 * self.hidden_size - (self.vocab_size * self.hidden_size if is_tied else 0)

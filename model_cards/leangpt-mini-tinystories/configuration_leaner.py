@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import wraps
-from types import NoneType, UnionType
-from typing import ClassVar, get_args
+from typing import ClassVar
 
-import torch
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 from transformers.activations import ACT2FN
@@ -30,21 +28,6 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 MOST_LAYERS = 10_000
 MOST_LABELS = 10_000_000
 LARGEST_SIZE = 2**31 - 1
-EXPECTED = {  # of transformers' own fields
-    "problem_type": f"one of {', '.join(PROBLEM_TYPES)}",
-    "id2label": 'a mapping of numbers to names, as {0: "no"}',
-}
-TYPE_NAMES = {
-    int: "an integer",
-    float: "a number",
-    bool: "True or False",
-    str: "a string",
-    list: "a list",
-    list[int]: "a list of integers",
-    list[str]: "a list of strings",
-    tuple[int, int]: "a pair of integers",
-    NoneType: "None",
-}
 
 
 @dataclass(frozen=True)
@@ -104,27 +87,8 @@ class LinearSize:
         return 2 * self.tokens * self.inputs * self.outputs
 
 
-def describe_type(annotation: type | UnionType) -> str:
-    """A field's type in plain English: `int | None` → "an integer or None"."""
-    alternatives = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    if float in alternatives:  # an integer is a number
-        alternatives = tuple(kind for kind in alternatives if kind is not int)
-    return " or ".join(TYPE_NAMES.get(kind, str(kind)) for kind in alternatives)
-
-
-def describe_error(cls: type, error: StrictDataclassFieldValidationError, values: dict) -> str:
-    """One line for a value of the wrong type: the field, the types that it may have and what was given instead."""
-    types = {field.name: field.type for field in fields(cls)}
-    field_name = str(error).split("'")[1]  # the error keeps the name nowhere else
-    key = field_name if field_name in values else field_name.removeprefix("_")
-    if field_name not in types or key not in values:
-        return f"{cls.__name__}: {' '.join(str(error).split())}"
-    expected = EXPECTED.get(field_name, describe_type(types[field_name]))
-    return f"{cls.__name__}: {key} must be {expected}, got {values[key]!r}"
-
-
 def strict_config(cls: type) -> type:
-    """transformers' strict dataclass, with a ValueError that names the field for every value it refuses."""
+    """transformers' strict dataclass; what it refuses is a ValueError of one line that names the field."""
     cls = strict(cls)
     strict_init = cls.__init__
 
@@ -133,7 +97,8 @@ def strict_config(cls: type) -> type:
         try:
             strict_init(self, *args, **kwargs)
         except StrictDataclassFieldValidationError as error:
-            raise ValueError(describe_error(cls, error, kwargs)) from error
+            reason = str(error.__cause__).split(". Errors:")[0]  # what follows repeats it for each type of a union
+            raise ValueError(f"{cls.__name__}: {reason}") from error
         except StrictDataclassClassValidationError as error:
             raise ValueError(str(error.__cause__)) from error
 
@@ -209,41 +174,26 @@ class LeanConfig(PreTrainedConfig):
         self._require(model_type == self.model_type, f"model_type must be {self.model_type!r}, got {model_type!r}")
         self._require_size("num_labels", kwargs.get("num_labels", 1), MOST_LABELS)
         self._require_size("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)
-        if kwargs.get("per_layer_config") is not None:
-            self._check_layers(kwargs["per_layer_config"])
-        self._check_labels()
-        self._check_dtype(self.dtype)
-        self._check_dtype(kwargs.get("torch_dtype"))
-
-    def _check_layers(self, layers: object) -> None:
-        """Checks that `per_layer_config` maps layers to numbers of heads."""
-        example = '{0: {"num_attention_heads": 4}}'
-        is_mapping = isinstance(layers, dict) and all(isinstance(layer, dict) for layer in layers.values())
-        self._require(is_mapping, f"per_layer_config must map layers to fields, as {example}, got {layers!r}")
+        kind = self.problem_type
+        self._require(kind in (None, *PROBLEM_TYPES), f"problem_type must be one of {PROBLEM_TYPES}, got {kind!r}")
+        labels = self.id2label
+        fits = isinstance(labels, dict) and len(labels) > 0 and all(str(index).isdecimal() for index in labels)
+        self._require(labels is None or fits, f'id2label must map numbers to names, as {{0: "no"}}, got {labels!r}')
+        layers = kwargs.get("per_layer_config")
+        if layers is None:
+            return
+        fits = isinstance(layers, dict) and all(
+            str(index).isdecimal()
+            and int(index) < self.num_hidden_layers
+            and isinstance(layer, dict)
+            and layer.keys() <= {"num_attention_heads"}
+            for index, layer in layers.items()
+        )
+        expected = f'map layers in 0..{self.num_hidden_layers - 1} to heads, as {{0: {{"num_attention_heads": 4}}}}'
+        self._require(fits, f"per_layer_config must {expected}, got {layers!r}")
         for index, layer in layers.items():
-            in_range = str(index).isdecimal() and int(index) < self.num_hidden_layers
-            last = self.num_hidden_layers - 1
-            self._require(in_range, f"per_layer_config must name layers in 0..{last}, as {example}, got {index!r}")
-            others = sorted(layer.keys() - {"num_attention_heads"})
-            self._require(not others, f"per_layer_config varies {others}, but only num_attention_heads may vary")
             for heads in layer.values():
                 self._require_size(f"per_layer_config[{index}]: num_attention_heads", heads)
-
-    def _check_labels(self) -> None:
-        """Checks `problem_type` and the names of the classes."""
-        is_known = self.problem_type in (None, *PROBLEM_TYPES)
-        self._require(is_known, f"problem_type must be {EXPECTED['problem_type']}, got {self.problem_type!r}")
-        if self.id2label is None:
-            return
-        is_mapping = isinstance(self.id2label, dict) and all(str(index).isdecimal() for index in self.id2label)
-        self._require(is_mapping, f"id2label must be {EXPECTED['id2label']}, got {self.id2label!r}")
-        self._require(len(self.id2label) > 0, "id2label must name at least one class, got {}")
-
-    def _check_dtype(self, dtype: object) -> None:
-        if dtype is None:
-            return
-        value = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-        self._require(isinstance(value, torch.dtype), f'dtype must be one of torch, as "float32", got {dtype!r}')
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -263,8 +213,8 @@ class LeanConfig(PreTrainedConfig):
     @classmethod
     def _own_keys(cls) -> set[str]:
         """Names of the family's own fields, with their aliases."""
-        names = {field.name for field in fields(cls)} - {field.name for field in fields(PreTrainedConfig)}
-        return names | set(cls.attribute_map)
+        inherited = {field.name for field in fields(PreTrainedConfig)}
+        return {field.name for field in fields(cls)} - inherited | cls.attribute_map.keys()
 
     @classmethod
     def _unknown_keys(cls, keys: Iterable[str]) -> list[str]:
@@ -286,12 +236,9 @@ class LeanConfig(PreTrainedConfig):
     @classmethod
     def _refuse(cls, keys: list[str]) -> None:
         """Raises ValueError for the first of the unknown keys, with the nearest field where one is near."""
-        if not keys:
-            return
-        key = keys[0]
-        near = cls._nearest(key)
-        hint = f"did you mean {near[0]}?" if near else "unknown key"
-        raise ValueError(f"{cls.__name__}: {key or repr(key)}: {hint}")
+        for key in keys:
+            near = cls._nearest(key)
+            raise ValueError(f"{cls.__name__}: {key}: {f'did you mean {near[0]}?' if near else 'unknown key'}")
 
     @classmethod
     def from_dict(cls, config_dict: dict, **kwargs):
@@ -317,15 +264,8 @@ class LeanConfig(PreTrainedConfig):
         return loaded
 
     @classmethod
-    def _dict_from_json_file(cls, json_file):
-        """As in transformers; OSError for a file that holds something else than a JSON object."""
-        document = super()._dict_from_json_file(json_file)
-        if not isinstance(document, dict):
-            raise OSError(f"{json_file}: must hold a JSON object, got {document!r:.40}")
-        return document
-
-    @classmethod
     def from_json_file(cls, json_file):
+        """As `from_dict`, which keeps unknown keys."""
         return cls.from_dict(cls._dict_from_json_file(json_file))
 
     def _require(self, condition: bool, message: str) -> None:
@@ -333,8 +273,8 @@ class LeanConfig(PreTrainedConfig):
             raise ValueError(f"{type(self).__name__}: {message}")
 
     def _require_size(self, name: str, value: object, largest: int = LARGEST_SIZE) -> None:
-        self._require(type(value) is int and value >= 1, f"{name} must be an integer ≥ 1, got {value!r}")
-        self._require(value <= largest, f"{name} must be at most {largest:,}, got {value:,}")
+        fits = type(value) is int and 1 <= value <= largest
+        self._require(fits, f"{name} must be an integer from 1 to {largest:,}, got {value!r}")
 
     def _require_sizes(self, *names: str) -> None:
         for name in names:
@@ -342,9 +282,6 @@ class LeanConfig(PreTrainedConfig):
 
     def validate_architecture(self) -> None:
         """Checks every field, after construction and before saving; the messages name the field."""
-        varied = sorted(self.per_layer_attributes or ())
-        only_heads = varied in ([], ["num_attention_heads"])
-        self._require(only_heads, f"per_layer_config varies {varied}, but only num_attention_heads may vary")
         self._require_sizes("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
         heads = self._getattr_without_heterogeneous_validation("num_attention_heads")
         undivided = f"num_attention_heads={heads} does not divide hidden_size={self.hidden_size}: give head_dim"
@@ -357,10 +294,6 @@ class LeanConfig(PreTrainedConfig):
         self._require(0 <= spread < math.inf, f"initializer_range must be finite and at least 0, got {spread}")
         self._require(0 < epsilon < math.inf, f"layer_norm_eps must be finite and above 0, got {epsilon}")
         self._require_activation("hidden_act")
-        self._check_labels()
-        if varied:
-            for index, heads in enumerate(self.heads_per_layer):
-                self._require_size(f"per_layer_config[{index}]: num_attention_heads", heads)
 
     def _require_activation(self, name: str) -> None:
         value = getattr(self, name)
@@ -419,11 +352,9 @@ class LeanConfig(PreTrainedConfig):
         """FLOPs of `architecture` for one sequence of `length` tokens (left out, the longest the positions allow).
 
         A head of every token reads `head_tokens` of them: left out, all; LeanBERT's in training the masked ones.
-        Raises ValueError for a length that is no whole number from 1 to the longest.
+        Raises ValueError for a length that is not from 1 to the longest.
         """
-        if length is None:
-            length = self.default_length
-        self._require(type(length) is int, f"length must be a whole number, got {length!r}")
+        length = self.default_length if length is None else length
         self._require(1 <= length <= self.default_length, f"length must be in 1..{self.default_length}, got {length}")
         outer = self._outer_linears(self._head(architecture), length if head_tokens is None else head_tokens)
         linears = sum(linear.flops for linear in self._layer_linears(length) + outer)
@@ -442,8 +373,7 @@ class LeanConfig(PreTrainedConfig):
         activation, and one byte per dropped value. It holds without gradient checkpointing and for attention that
         keeps no weights: SDPA, on a CPU only without attention dropout.
         """
-        if length is None:
-            length = self.default_length
+        length = self.default_length if length is None else length
         dropped = 2 * self.hidden_size if self.hidden_dropout_prob else 0
         per_token = 0
         for query_heads, key_value_heads in zip(self.heads_per_layer, self.key_value_heads_per_layer):

@@ -68,9 +68,7 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
                 mask nor a cache is given, the row is several packed sequences that do not see each other.
             past_key_values: keys and values of the tokens before these.
         """
-        past = 0
-        if past_key_values is not None:
-            past = past_key_values.get_seq_length()
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
         inputs_embeds, positions = embed(self, input_ids, inputs_embeds, position_ids, past)
         check_sequence(inputs_embeds, attention_mask, past_key_values)
         if token_type_ids is not None:
@@ -127,9 +125,7 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, past_key_values=past_key_values, use_cache=use_cache, return_dict=True, **kwargs)
-        kept = logits_to_keep
-        if isinstance(logits_to_keep, int):
-            kept = slice(-logits_to_keep, None)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         states = outputs.last_hidden_state[:, kept]
 
         logits = None

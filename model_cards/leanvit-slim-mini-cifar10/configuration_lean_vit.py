@@ -10,9 +10,7 @@ from .configuration_leaner import MOST_LAYERS, LeanConfig, LinearSize, strict_co
 
 def as_pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
     """Height and width of a size that may be one number for both."""
-    if isinstance(size, int):
-        return (size, size)
-    return tuple(size)
+    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 @strict_config
@@ -54,12 +52,8 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
         if self.pooler_output_size is None:
             self.pooler_output_size = self.hidden_size
         self._require_size("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)  # before stages are named
-        out_features = kwargs.pop("out_features", None)
-        out_indices = kwargs.pop("out_indices", None)
-        try:
-            self.set_output_features_output_indices(out_features, out_indices)
-        except ValueError as error:
-            raise ValueError(f"LeanViTConfig: {error} (num_hidden_layers={self.num_hidden_layers})") from error
+        stages = kwargs.pop("out_features", None), kwargs.pop("out_indices", None)
+        self.set_output_features_output_indices(*stages)
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -76,10 +70,8 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
         self._require_sizes("num_channels", "pooler_output_size")
         self._require_activation("pooler_act")
         for name in ("image_size", "patch_size"):
-            value = getattr(self, name)
-            sides = as_pair(value)
-            is_pair = len(sides) == 2 and min(sides) >= 1
-            self._require(is_pair, f"{name} must be an integer ≥ 1 or a pair of them, got {value}")
+            sides = as_pair(getattr(self, name))
+            self._require(len(sides) == 2 and min(sides) >= 1, f"{name} must be one or two integers ≥ 1, got {sides}")
         for side, image, patch in zip(("height", "width"), self.image_shape, self.patch_shape):
             self._require(image % patch == 0, f"image_size: {side} {image} is not a multiple of patch_size {patch}")
 

@@ -58,6 +58,5 @@ class LeanBERTConfig(LeanTextConfig):
         norm = 2 * self.hidden_size
         if head != "ForMaskedLM":
             return norm
-        if self.tie_word_embeddings:
-            return 2 * norm - self.vocab_size * self.hidden_size  # its matrix is the token embedding
-        return 2 * norm  # it has a norm of its own
+        tied = self.vocab_size * self.hidden_size if self.tie_word_embeddings else 0  # the token embedding
+        return 2 * norm - tied  # it has a norm of its own

@@ -79,9 +79,7 @@ class TextHead:
     def add_classifier(self, outputs: int) -> None:
         """Adds a linear layer and the dropout before it: `classifier_dropout`, or else `hidden_dropout_prob`."""
         config = self.config
-        dropout = config.classifier_dropout
-        if dropout is None:
-            dropout = config.hidden_dropout_prob
+        dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         self.num_labels = config.num_labels
         self.dropout = Dropout(dropout)
         self.classifier = nn.Linear(config.hidden_size, outputs)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.family import IMAGES
 from modeling_leaner.files import read_json, sha256, write_json
+from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.planning.costs import training_flops
 from modeling_leaner.shapes import modality_of
 

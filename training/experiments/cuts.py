@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.files import read_object, write_json
 from modeling_leaner.hub import weights_sha256
+from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError

@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.shapes import load_config
 
 from ..running.loading import task_of

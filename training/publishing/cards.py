@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.family import FAMILIES
 from modeling_leaner.files import require, sha256, write_bytes
+from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.shapes import heads_of
 
 from ..experiments.evidence import baseline_of, dataset_name

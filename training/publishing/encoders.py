@@ -17,10 +17,10 @@ import torch
 from huggingface_hub import EvalResult, ModelCardData
 
 from modeling_leaner import exporting
-from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.conversion import ConversionError, convert, load_lean
 from modeling_leaner.files import read_json, sha256, write_bytes, write_json
 from modeling_leaner.hub import RECORD, copy_into, load_processors, sentence_transformers_files, without_local_paths
+from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments import embedding_benchmark

@@ -18,9 +18,9 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import modeling_leaner
-from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import naming, read_json, read_object, require, sha256, write_bytes
+from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.shapes import CONFIG_CLASSES
 from modeling_leaner.slimming.slim import RECORD
 

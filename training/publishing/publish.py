@@ -13,8 +13,8 @@ from pathlib import Path
 
 import yaml
 
-from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.files import read_json, read_object, sha256, write_bytes, write_json
+from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.slimming.slim import RECORD, cut_of_layers
 from modeling_leaner.terminal import quiet_libraries
 

@@ -8,7 +8,6 @@ from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from transformers import AutoConfig
 
-from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
 from modeling_leaner.files import naming, read_json, read_object, read_text, sha256
 from modeling_leaner.hub import (
     TOKENIZER_FILES,
@@ -24,6 +23,7 @@ from modeling_leaner.hub import (
     remote_of,
     staying,
 )
+from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.terminal import quiet_libraries, visible
 
 from ..reading import MOST_BYTES, load_yaml

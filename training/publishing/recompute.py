@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 
-from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.layers_leaner import WEIGHTS
 
 from ..records.results import RESULTS
 from ..running import reevaluate

@@ -20,12 +20,12 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor  #
 from transformers.utils import CONFIG_NAME, cached_file
 
 from modeling_leaner import __version__
-from modeling_leaner.checkpoints_leaner import find_weights, refuse_pickle_alone
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
 from modeling_leaner.family import IMAGES, TEXT
 from modeling_leaner.files import whole_folder
 from modeling_leaner.hub import refuse_pickles
+from modeling_leaner.layers_leaner import find_weights
 from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import family_of, load_config, modality_of
 
@@ -50,7 +50,7 @@ def has_weights(source: str) -> bool:
 def refuse_pickle_folder(folder: Path) -> None:
     """Raises ValueError for a folder whose weights are a pickle alone."""
     try:
-        refuse_pickle_alone(folder)
+        refuse_pickles(str(folder))
     except OSError as error:
         raise ValueError(str(error)) from error
 
