@@ -113,7 +113,7 @@ TAMPERINGS = {
         lambda folder: (folder / "modules.json").write_text('[{"path": "", "type": "modeling.Evil"}]'),
         "modules.json: type is 'modeling.Evil', expected a module of sentence-transformers",
     ),
-    "no module": (lambda folder: (folder / "modules.json").write_text("{}"), "modules.json: .*expected list"),
+    "no module": (lambda folder: (folder / "modules.json").write_text("{}"), "modules.json: .* list"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json: not a JSON file"),
     "no JSON object": (lambda folder: (folder / "config.json").write_text("[]"), "config.json: expected a JSON obj"),
 }
