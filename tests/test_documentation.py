@@ -6,6 +6,7 @@ of LONG commands; `make test-full` runs all, and whole.
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -188,6 +189,26 @@ def run_example(example: Example, mode: str) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", *options]
     process = subprocess.run(launcher, capture_output=True, text=True, env=environment, check=False)
     assert process.returncode == 0, process.stderr[-3000:]
+
+
+def test_the_notebook(clone, monkeypatch):
+    """Its cells run one after another; `make test` takes a tiny encoder and no time to train."""
+    folder, mode = clone
+    monkeypatch.chdir(folder)
+    short = {"model_cards/minilm-4-layers": "sentence-transformers/all-MiniLM-L6-v2", "--minutes 1": "--minutes 0.05"}
+    cells = json.loads((folder / "docs" / "faster-encoder.ipynb").read_text(encoding="utf-8"))["cells"]
+    names: dict = {}
+    for cell in cells:
+        text = "".join(cell["source"])
+        for whole, brief in short.items() if mode == "short" else ():
+            text = text.replace(whole, brief)
+        if cell["cell_type"] == "code" and text.startswith("!leaner "):
+            result = CliRunner().invoke(app, shlex.split(text)[1:])
+            assert result.exit_code == 0, result.output
+        elif cell["cell_type"] == "code":
+            exec(compile(text, "cell", "exec"), names)
+    layers = [len(names[name][0].auto_model.encoder.layer) for name in ("slow", "fast")]
+    assert layers[1] < layers[0]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
