@@ -94,6 +94,7 @@ def write_stand_ins(folder: Path) -> None:
     header = yaml.safe_dump({"configs": configs})
     (folder / "nyu-mll" / "glue" / "README.md").write_text(f"---\n{header}---\n")
     shutil.copytree(folder / "nyu-mll" / "glue" / "stsb", owner / "stsb")
+    shutil.copytree(folder / "nyu-mll" / "glue" / "sst2", folder / "stanfordnlp" / "sst2")
     (folder / "articles").mkdir()
     for split, seed in (("train", 8), ("validation", 9)):
         documents(120, seed, words=9).to_parquet(folder / "articles" / f"{split}.parquet")
