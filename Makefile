@@ -40,8 +40,8 @@ test-floor: $(FLOOR)/.installed
 	OMP_NUM_THREADS=1 $(FLOOR)/bin/python $(PYTEST)
 
 test-clients: $(CLIENTS)/.installed
-	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_clients.py tests/test_export.py tests/test_ray.py
-	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_browser.py
+	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_clients.py tests/test_export.py tests/test_ray.py \
+	  tests/test_browser.py
 	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_documentation.py -k "export or clients"
 
 verify: $(INSTALLED)
@@ -103,7 +103,7 @@ $(CLIENTS)/.installed: setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(CLIENTS)
 	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,clients,ray]'
 	@if command -v npm > /dev/null; then \
-	  npm install --silent --prefix $(CLIENTS) onnxruntime-web@1.30.0 @huggingface/tokenizers@0.2.0; fi
+	  npm install --silent --ignore-scripts --prefix $(CLIENTS) @huggingface/transformers@4.3.2; fi
 	@touch $@
 
 $(DOCS)/.installed: setup.cfg pyproject.toml constraints.txt
