@@ -397,7 +397,7 @@ def test_transformers_serve(tmp_path):
     """The file of docs/clients.md serves a published folder over HTTP, which says what the model itself says."""
     pytest.importorskip("uvicorn", reason="transformers[serving] is not installed")
     page = (ROOT / "docs" / "clients.md").read_text()
-    (program,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)  # py: test_documentation.py runs those of python
+    program = re.findall(r"```py\n(.*?)```", page, re.DOTALL)[-1]  # py: test_documentation.py runs those of python
     (tmp_path / "serve.py").write_text(program)
     folder = "model_cards/leangpt-mini-tinystories"
     port = free_port()
