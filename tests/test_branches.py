@@ -17,7 +17,7 @@ from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_
 from modeling_leaner.training.experiments.runs import options_of_run
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.experiments.statistics import summarise
-from modeling_leaner.training.running.checkpoints import whole_checkpoints
+from modeling_leaner.training.running.run_folder import whole_checkpoints
 from training_data import documents, write_shape
 
 from modeling_leaner.shapes import load_config

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.publishing.push import read_card
-from modeling_leaner.training.running.loading import read_tokenizer
-from modeling_leaner.training.running.preparation import prepare
+from modeling_leaner.training.running.loading import prepare, read_tokenizer
 from modeling_leaner.training.settings import RecipeArguments, parse
 from training_data import documents, save_encoder, write_shape
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stdout, suppress
-from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from hub_server import TOKEN, LocalHub, Trouble, reached
 from huggingface_hub import HfApi, ModelCard, constants
 from modeling_leaner.training import train
 from modeling_leaner.training.publishing import push
-from modeling_leaner.training.running.trainer import LeanTrainer
 from safetensors.torch import load_file, save_file
 from test_remote_code import logits
 from training_data import labelled, write_shape
@@ -737,26 +735,6 @@ def test_a_run_whose_last_push_fails_is_whole(here, tmp_path, capsys):
     with redirect_stdout(io.StringIO()):
         leaner(*command[1].split())
     assert "results.json" in here.files("someone/run")
-
-
-def test_push_to_hub_takes_the_arguments_of_transformers(hub, tmp_path, monkeypatch):
-    ours, theirs = (list(signature(kind.push_to_hub).parameters) for kind in (LeanTrainer, transformers.Trainer))
-    assert ours[:5] == theirs[:5] == ["self", "commit_message", "blocking", "token", "revision"]
-    trainers = []
-    finish = train.finish
-    monkeypatch.setattr(train, "finish", lambda trainer, run: trainers.append(trainer) or finish(trainer, run))
-    train.main([*DIGITS, "--output_dir", str(tmp_path / "run")])
-    (trainer,) = trainers
-    with reached(hub, tmp_path / "home", token=None):
-        with pytest.raises(ValueError, match="blocking=False"):
-            trainer.push_to_hub(blocking=False)
-        sent = trainer.push_to_hub("Mine", token=TOKEN, revision="trial", private=True)
-        repository = hub.repositories["someone/run"]
-        assert repository.private and repository.branches["trial"] == sent.oid != repository.branches["main"]
-        assert repository.messages[sent.oid] == "Mine" and "results.json" in repository.commits[sent.oid]
-        made = len(hub.requests)
-        monkeypatch.setattr(trainer, "is_world_process_zero", lambda: False)
-        assert trainer.push_to_hub(token=TOKEN) is None and len(hub.requests) == made
 
 
 class Numbers(torch.utils.data.Dataset):

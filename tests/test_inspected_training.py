@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from modeling_leaner.training import train
-from modeling_leaner.training.running import figure
-from modeling_leaner.training.running.inspection import Inspection, is_due, numbers_of
+from modeling_leaner.training.running import card
+from modeling_leaner.training.running.callbacks import Inspection, is_due, numbers_of
 from modeling_leaner.training.settings import parse
 from training_data import read_lines, write_shape
 
@@ -54,7 +54,7 @@ def test_is_logged_and_changes_nothing(run, kind):
     assert losses(inspected) == losses(plain)
     weights = [Path(name, "model.safetensors").read_bytes() for name in ("plain", "inspected")]
     assert weights[0] == weights[1]
-    assert figure.kappa_names(inspected) == ["kappa_layer_0", "kappa_layer_1"] and not figure.kappa_names(plain)
+    assert card.kappa_names(inspected) == ["kappa_layer_0", "kappa_layer_1"] and not card.kappa_names(plain)
 
 
 def test_of_transformers_models_and_of_the_end(run):
@@ -70,9 +70,9 @@ def test_the_curve(tmp_path, monkeypatch):
     lines = [{"step": step, "loss": 1.0, "kappa_layer_0": 5.0 + step, "kappa_layer_10": 9.0} for step in (0, 5, 10)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     drawn = []
-    original = figure.draw_kappas
-    monkeypatch.setattr(figure, "draw_kappas", lambda axis, *more: drawn.append(axis) or original(axis, *more))
-    figure.plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "loss", "nats")
+    original = card.draw_kappas
+    monkeypatch.setattr(card, "draw_kappas", lambda axis, *more: drawn.append(axis) or original(axis, *more))
+    card.plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "loss", "nats")
     (axis,) = drawn
     assert len(axis.figure.axes) == 2 and (tmp_path / "training.png").stat().st_size > 0
     curves = [list(line.get_ydata()) for line in axis.get_lines()]
@@ -118,7 +118,7 @@ def test_training_imports_it_only_if_a_recipe_asks():
 def test_rows_that_are_too_short():
     """Before the first step, with the setting's name."""
     model = LeanGPTForCausalLM(load_shape("gpt/nano"))
-    callback = Inspection(pytest.fail, [{"input_ids": torch.ones(1, 3, dtype=torch.long)}])
+    callback = Inspection(pytest.fail, {"input_ids": torch.ones(1, 3, dtype=torch.long)})
     state = SimpleNamespace(global_step=0, is_world_process_zero=True)
     arguments = SimpleNamespace(implementation="lean", inspect="heads")
     with pytest.raises(ValueError, match="inspect: row 1 has 3 tokens, and layer 0 has 4 heads"):

@@ -77,7 +77,7 @@ def test_one_address():
     """Cards link to the code where setup.cfg says that it is, or not at all."""
     import configparser
 
-    from modeling_leaner.training.running.metadata import PROJECT_URL
+    from modeling_leaner.training.running.card import PROJECT_URL
 
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")

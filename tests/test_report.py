@@ -20,11 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from modeling_leaner.training.publishing.folders import read_run
 from modeling_leaner.training.records import Guess
-from modeling_leaner.training.running.card import write_run_card
-from modeling_leaner.training.running.environment import environment, git_commit, peak_memory_bytes
-from modeling_leaner.training.running.figure import plot
+from modeling_leaner.training.running.card import plot, task_snippet, write_run_card
 from modeling_leaner.training.running.loading import started_from
-from modeling_leaner.training.running.snippets import task_snippet
+from modeling_leaner.training.running.results import environment, git_commit, peak_memory_bytes
 from modeling_leaner.training.settings import TASK_NAMES, parse
 from tokenizers import Tokenizer, models
 from transformers import TokenizersBackend, ViTImageProcessorPil
@@ -124,7 +122,7 @@ def test_environment_names_hardware_and_versions(monkeypatch):
     assert said["processor"] and said["platform"] and said["modeling_leaner"] == modeling_leaner.__version__
     for name in "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split():
         assert said[name] == version(name)
-    monkeypatch.setattr("modeling_leaner.training.running.environment.CPU_INFO", Path("missing"))
+    monkeypatch.setattr("modeling_leaner.training.running.results.CPU_INFO", Path("missing"))
     assert environment()["processor"]
     json.dumps(said)
 
@@ -187,9 +185,9 @@ def test_peak_memory_of_the_process(tmp_path, monkeypatch):
     peak, kind = peak_memory_bytes()
     assert len(held) < peak < 64 << 30 and kind == "resident memory of the process"
     (tmp_path / "status").write_text("Name:\tpython\nVmHWM:\t    1500 kB\nVmRSS:\t    1200 kB\n")
-    monkeypatch.setattr("modeling_leaner.training.running.environment.PROCESS_STATUS", tmp_path / "status")
+    monkeypatch.setattr("modeling_leaner.training.running.results.PROCESS_STATUS", tmp_path / "status")
     assert peak_memory_bytes() == (1500 * 1024, kind)
-    monkeypatch.setattr("modeling_leaner.training.running.environment.PROCESS_STATUS", Path("missing"))
+    monkeypatch.setattr("modeling_leaner.training.running.results.PROCESS_STATUS", Path("missing"))
     assert peak_memory_bytes()[0] > 0.99 * peak  # getrusage, in bytes too
     with monkeypatch.context() as patch:
         patch.setattr(platform, "system", lambda: "Darwin")  # where it counts bytes, not KiB

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training.running.checkpoints import (
+from modeling_leaner.training.running.run_folder import (
     COMPLETE,
     damage,
     declare_whole,

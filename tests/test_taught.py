@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from modeling_leaner.training import train
-from modeling_leaner.training.running.preparation import prepare
+from modeling_leaner.training.running.loading import prepare
 from modeling_leaner.training.settings import parse
 from modeling_leaner.training.tasks import distillation
 from modeling_leaner.training.tasks.base import training_generators

@@ -20,7 +20,7 @@ from modeling_leaner.training import settings, train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running import evaluation, loading, run_folder
-from modeling_leaner.training.running.checkpoints import whole_checkpoints
+from modeling_leaner.training.running.run_folder import whole_checkpoints
 from modeling_leaner.training.running.trainer import LeanTrainer
 from modeling_leaner.training.settings import SettingsParser
 from modeling_leaner.training.tasks.base import training_generators

@@ -36,7 +36,7 @@ from modeling_leaner.planning.costs import StepSetting, scored_rows, training_fl
 from modeling_leaner.shapes import load_config, modality_of
 from modeling_leaner.terminal import quiet_libraries
 
-from .running.environment import environment, processor_flags
+from .running.results import environment, processor_flags
 
 
 OURS = "modeling_leaner"

@@ -21,7 +21,7 @@ from modeling_leaner.terminal import plain_console
 from . import slim, train
 from .records import RunResults, checked
 from .records.results import RESULTS
-from .running.snippets import snippet
+from .running.card import snippet
 
 
 OUTPUT = Path("runs/demo")

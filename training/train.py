@@ -22,17 +22,12 @@ from modeling_leaner.terminal import quiet_libraries, visible
 from .reading import split_options
 from .records import RunResults, checked
 from .records.results import RESULTS
-from .running.card import TRAINING_FIGURE, write_run_card
-from .running.checkpoints import explain
-from .running.environment import code_commit
-from .running.figure import plot
-from .running.loading import build_model, has_weights
-from .running.preparation import PreparedRun, prepare
-from .running.results import last_entry, results_of_run
-from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
+from .running.card import TRAINING_FIGURE, plot, write_run_card
+from .running.loading import PreparedRun, build_model, has_weights, prepare
+from .running.results import code_commit, last_entry, results_of_run
+from .running.run_folder import alone_in, compare_start, explain, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings import RecipeArguments, parse
-from .tasks.base import Task
 from .tasks.distillation import Taught
 
 
@@ -86,14 +81,11 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     arguments = prepared.arguments
     folder = Path(arguments.output_dir)
     trainer.finish_weights()
-    last = last_entry(trainer, "eval_loss")
-    has_last_weights = not arguments.load_best_model_at_end
-    if prepared.held_out is None:
-        metrics = {}
-    elif trainer.rows_evaluated and has_last_weights and last["step"] == trainer.state.global_step:
-        metrics = last
-    else:
-        metrics = trainer.evaluate()
+    metrics = {}
+    if prepared.held_out is not None:
+        last = last_entry(trainer, "eval_loss")
+        is_of_these_weights = not arguments.load_best_model_at_end and last.get("step") == trainer.state.global_step
+        metrics = last if trainer.rows_evaluated and is_of_these_weights else trainer.evaluate()
     if arguments.implementation == "transformers":
         trainer.model = convert(trainer.model)  # the folder is like any other; what was evaluated is not
     trainer.save_model()
@@ -108,7 +100,7 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     write_run_card(folder)
     if arguments.push_to_hub:
         try:
-            print(trainer.push_to_hub().commit_url)
+            print(trainer.send(folder, "End of training").commit_url)
         except ValueError as error:
             command = shlex.join(["leaner", "push", arguments.output_dir, trainer.hub_model_id])
             raise ValueError(f"{error}; the run itself is whole, and {command} sends it") from error
@@ -121,7 +113,7 @@ def trainer_of(prepared: PreparedRun) -> LeanTrainer:
     Sets eval_strategy, metric_for_best_model and greater_is_better of the settings.
 
     Raises:
-        ValueError: as `build_model` and `choose_best_by`; or early stopping has no evaluations to go by.
+        ValueError: as `build_model`; the task has no such metric; or early stopping has no evaluations to go by.
     """
     arguments = prepared.arguments
     task = prepared.task
@@ -132,7 +124,12 @@ def trainer_of(prepared: PreparedRun) -> LeanTrainer:
         arguments.eval_strategy = IntervalStrategy.NO
     if arguments.early_stopping_patience is not None and arguments.eval_strategy == IntervalStrategy.NO:
         raise ValueError("early_stopping_patience: expected eval_strategy steps or epoch, got no")
-    choose_best_by(arguments, task)
+    metric = (arguments.settings.get("metric_for_best_model") or task.metric).removeprefix("eval_")
+    if metric not in task.computed_metrics:
+        computed = ", ".join(task.computed_metrics)
+        raise ValueError(f"metric_for_best_model: {metric}: the task {task.name} has {computed}")
+    arguments.metric_for_best_model = metric
+    arguments.greater_is_better = metric not in task.lower_is_better
     return LeanTrainer(model, arguments, task, train_dataset=prepared.train, eval_dataset=prepared.held_out_rows)
 
 
@@ -153,22 +150,7 @@ def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | N
         layers = ", ".join(map(str, task.states.layers))
         print(f"its layers learn the states of the teacher's layers {layers}, counted from 0")
     if arguments.resume:
-        place = "no whole checkpoint yet: from the beginning"
-        print(place if checkpoint is None else f"continuing from {checkpoint}")
-
-
-def choose_best_by(arguments: RecipeArguments, task: Task) -> None:
-    """Sets the metric by which the best checkpoint is chosen: the one that the settings name, or the task's.
-
-    Raises:
-        ValueError: the task has no such metric.
-    """
-    metric = (arguments.settings.get("metric_for_best_model") or task.metric).removeprefix("eval_")
-    if metric not in task.computed_metrics:
-        computed = ", ".join(task.computed_metrics)
-        raise ValueError(f"metric_for_best_model: {metric}: the task {task.name} has {computed}")
-    arguments.metric_for_best_model = metric
-    arguments.greater_is_better = metric not in task.lower_is_better
+        print(f"continuing from {checkpoint}" if checkpoint else "no whole checkpoint yet: from the beginning")
 
 
 def print_results(results: RunResults, folder: str) -> None:

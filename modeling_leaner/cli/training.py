@@ -160,8 +160,8 @@ def evaluate(
     check_trained(model)
     check_keys(None, context.args)
     with slow_imports():
-        from ..training.evaluate import evaluate as evaluate_model
-    evaluate_model(model, context.args)
+        from ..training.running.evaluation import print_evaluation
+    print_evaluation(model, context.args)
 
 
 @commands.command(cls=Command, rich_help_panel=RUNS)

@@ -17,9 +17,8 @@ from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.planning.costs import training_flops
 from modeling_leaner.shapes import modality_of
 
-from ..running.checkpoints import whole_checkpoints
 from ..running.loading import recipe_config, shape_config, task_of
-from ..running.run_folder import STARTED, write_recipe
+from ..running.run_folder import STARTED, whole_checkpoints, write_recipe
 from ..settings import RecipeArguments, parse, words_of
 from .grid import Grid, GridError
 

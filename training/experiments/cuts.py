@@ -21,8 +21,7 @@ from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.slim import RECORD, Slimmed, Target, slim
 
 from ..data.sources import evenly
-from ..running.loading import build_model
-from ..running.preparation import PreparedRun, prepare
+from ..running.loading import PreparedRun, build_model, prepare
 from ..settings import parse, words_of
 from ..tasks.base import Batch, evaluation_batches
 from ..tasks.embedding import Embedding

@@ -34,7 +34,7 @@ from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.terminal import plain_console, quiet_libraries
 
 from ..data.sources import Rows, evenly, load_split
-from ..running.environment import environment, processor_flags
+from ..running.results import environment, processor_flags
 
 
 class Source(NamedTuple):

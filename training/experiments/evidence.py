@@ -7,8 +7,8 @@ from pathlib import Path
 from modeling_leaner.shapes import heads_of
 
 from ..records import Cell, Evidence, ResultRow, RunResults
-from ..running.environment import computed_on, machine_name
 from ..running.loading import has_weights
+from ..running.results import computed_on, machine_name
 from .baselines import best_guess
 from .branches import PARTS
 from .grid import Grid, is_cut

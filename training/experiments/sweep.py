@@ -30,7 +30,7 @@ from modeling_leaner.files import naming, write_bytes, write_json
 from ..data.sources import load_training
 from ..records import Guess, ResultRow
 from ..records.results import RESULTS
-from ..running.preparation import prepare
+from ..running.loading import prepare
 from ..settings import data_options, parse
 from ..tasks.embedding import Embedding
 from .baselines import GUESSES, guesses_on

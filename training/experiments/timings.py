@@ -19,8 +19,8 @@ from modeling_leaner.models import quartiles, seconds_of, take_turns
 from modeling_leaner.shapes import load_config, modality_of
 
 from ..records import Environment, Latency, LatencyFile, StepTime, StepTimes, Timing, checked
-from ..running.environment import environment
 from ..running.loading import recipe_config
+from ..running.results import environment
 from ..tasks.language import MaskedLM
 from ..tasks.registry import TASKS
 from .branches import recipe_of, step_of

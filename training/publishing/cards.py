@@ -15,10 +15,17 @@ from ..experiments.grid import is_folder_name
 from ..experiments.statistics import gain, row_error
 from ..records import Cell, Evidence, Guess, PublishedResults, RunResults
 from ..records.results import LOCAL_FILES, RESULTS
-from ..running.card import TRAINING_FIGURE, run_card
-from ..running.figure import plot
-from ..running.metadata import eval_results, metadata, named_metrics, project_link, repository
-from ..running.snippets import snippet
+from ..running.card import (
+    TRAINING_FIGURE,
+    eval_results,
+    metadata,
+    named_metrics,
+    plot,
+    project_link,
+    repository,
+    run_card,
+    snippet,
+)
 from ..running.trainer import METRICS_FILE
 from ..tasks.distillation import loss_unit_of
 from ..tasks.registry import TASKS

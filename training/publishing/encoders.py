@@ -26,7 +26,7 @@ from modeling_leaner.terminal import quiet_libraries
 from ..experiments import embedding_benchmark
 from ..experiments.grid import is_folder_name
 from ..records.results import RESULTS
-from ..running.metadata import project_link, repository, rounded
+from ..running.card import project_link, repository, rounded
 from ..settings import without_idle_steps, words_of
 from .folders import CARDS, check_code, is_plain, renew_code, replacing, without_local_settings
 from .rendering import fill_card

@@ -26,9 +26,8 @@ from modeling_leaner.slimming.slim import RECORD
 
 from ..records import CutStep, PublishedResults, Record, RunResults, SlimFile, checked
 from ..records.results import PUBLISHED, RESULTS
-from ..running.card import settings_of
+from ..running.card import auto_class, settings_of
 from ..running.loading import tensor_shapes
-from ..running.snippets import auto_class
 from ..tasks.registry import TASKS
 
 

@@ -29,8 +29,8 @@ from ..experiments.rows import finished_row, reported
 from ..reading import read_yaml
 from ..records import Continuations, Evidence, PublishedResults, RunResults, checked
 from ..records.results import LOCAL_FILES, OWN_GRIDS, PUBLISHED, RESULTS
-from ..running.environment import is_clone
 from ..running.evaluation import prepare_evaluation
+from ..running.results import is_clone
 from ..running.run_folder import RECIPE
 from ..settings import copy_options
 from ..tasks.language import CausalLM

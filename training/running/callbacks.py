@@ -1,5 +1,5 @@
 """What happens around the steps of a run: its log, its time, the average of its weights, losses that are not finite,
-checkpoints that are due, Ctrl-C.
+checkpoints that are due, Ctrl-C, and the conditioning of the model while it is trained.
 """
 
 import json
@@ -7,10 +7,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import ceil, isfinite, nan
 from pathlib import Path
+from statistics import median
+from typing import Any
 
+import pandas as pd
 import psutil
 import torch
 from accelerate.utils import reduce
@@ -18,13 +22,17 @@ from safetensors.torch import load_file, save_file
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import PreTrainedModel, TrainerCallback, TrainerState, TrainingArguments
 
+from modeling_leaner.conversion import convert
 from modeling_leaner.files import finite_or_none, read_json, write_bytes
 
-from .checkpoints import whole_checkpoints
+from ..settings import RecipeArguments
+from ..tasks.base import Batch
+from .run_folder import whole_checkpoints
 
 
 AVERAGE = "ema.safetensors"  # of a checkpoint: the average of the weights
 SECONDS = "seconds.json"  # and the run's age when it was written
+KAPPA = "kappa_layer_"  # the name of κ of a layer's head outputs in the log, before the layer's number
 WARM_UP = 2  # steps that are not timed, of every start
 
 
@@ -45,7 +53,6 @@ class MetricsFile(TrainerCallback):
 
     @staticmethod
     def line(entry: dict[str, float]) -> str:
-        """An entry as JSON, which has no NaN and no infinity: null."""
         return json.dumps({name: finite_or_none(value) for name, value in entry.items()}) + "\n"
 
 
@@ -92,12 +99,11 @@ class Interruption(TrainerCallback):
 
     def was_pressed_anywhere(self, args: TrainingArguments, state: TrainerState) -> bool:
         """Whether Ctrl-C was pressed; all processes agree, or one would wait for the others for ever."""
-        if args.world_size == 1:
-            return self.pressed
-        if state.global_step % max(1, int(state.logging_steps)):
-            return False  # asked together, now and then: it waits for every device
-        flag = torch.tensor(float(self.pressed), device=args.device)
-        self.pressed = bool(reduce(flag, reduction="sum") > 0)
+        if args.world_size > 1:
+            if state.global_step % max(1, int(state.logging_steps)):
+                return False  # asked together, now and then: it waits for every device
+            flag = torch.tensor(float(self.pressed), device=args.device)
+            self.pressed = bool(reduce(flag, reduction="sum") > 0)
         return self.pressed
 
     def on_epoch_end(self, args, state, control, **kwargs):
@@ -119,8 +125,7 @@ class Clock(TrainerCallback):
         self.seconds_before = 0.0  # of the run, until it was continued
         self.first_step = 0
         self.step_started = 0.0
-        self.data_seconds = 0.0  # of the present step, as are the rows
-        self.rows = 0
+        self.data_seconds, self.rows = 0.0, 0  # of the present step
         self.timed = {"steps": 0, "seconds": 0.0, "data_seconds": 0.0, "rows": 0}  # sums; rows of all processes
         self.model_seconds = 0.0  # of this process: steps and evaluation
 
@@ -130,8 +135,7 @@ class Clock(TrainerCallback):
 
     def batches_are_ready(self, seconds: float, rows: int) -> None:
         """Notes how many seconds the batches of the next step took, and how many rows they have."""
-        self.data_seconds = seconds
-        self.rows = rows
+        self.data_seconds, self.rows = seconds, rows
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.step_started = time.perf_counter()
@@ -140,36 +144,30 @@ class Clock(TrainerCallback):
         seconds = time.perf_counter() - self.step_started
         self.model_seconds += seconds
         if state.global_step - self.first_step > WARM_UP:
-            step = {"steps": 1, "seconds": seconds + self.data_seconds, "data_seconds": self.data_seconds}
-            for name, value in {**step, "rows": self.rows}.items():
-                self.timed[name] += value
+            self.timed["steps"] += 1
+            self.timed["seconds"] += seconds + self.data_seconds
+            self.timed["data_seconds"] += self.data_seconds
+            self.timed["rows"] += self.rows
 
     def seconds(self) -> float:
         """Seconds since the run began, without the time between a kill and its continuation."""
         return self.seconds_before + time.perf_counter() - self.started
 
-    def throughput(self) -> dict[str, float | None]:
-        """Rows per second over the steps of this process, and the input pipeline's share of their time."""
-        timed = self.timed
-        if not timed["steps"]:
-            return {"items_per_second": None, "seconds_per_step": None, "input_pipeline_share": None}
+    def speed(self) -> dict[str, float | None]:
+        """The steps of this process and the whole of it in seconds, as results.json has them."""
+        timed = self.timed if self.timed["steps"] else None
         return {
-            "items_per_second": timed["rows"] / timed["seconds"],
-            "seconds_per_step": timed["seconds"] / timed["steps"],
-            "input_pipeline_share": timed["data_seconds"] / timed["seconds"],
+            "items_per_second": timed and timed["rows"] / timed["seconds"],
+            "seconds_per_step": timed and timed["seconds"] / timed["steps"],
+            "input_pipeline_share": timed and timed["data_seconds"] / timed["seconds"],
+            "process_seconds": time.time() - psutil.Process().create_time(),  # imports and all
+            "model_seconds": self.model_seconds,
         }
 
-    def process(self) -> dict[str, float]:
-        """Seconds of this process so far, imports and all, and those that it spent on, or waiting for, the model."""
-        seconds = time.time() - psutil.Process().create_time()
-        return {"process_seconds": seconds, "model_seconds": self.model_seconds}
-
     def save(self, checkpoint: Path) -> None:
-        """Writes the run's age into a checkpoint."""
         write_bytes(checkpoint / SECONDS, json.dumps(self.seconds()).encode())
 
     def load(self, checkpoint: Path) -> None:
-        """Goes on from the age that a checkpoint was written at."""
         self.seconds_before = read_json(checkpoint / SECONDS)
 
 
@@ -201,7 +199,6 @@ class WeightAverage(TrainerCallback):
 
     @contextmanager
     def in_place_of_weights(self, model: PreTrainedModel) -> Iterator[None]:
-        """Puts the averaged weights into the model while the block runs."""
         self._swap(model)
         try:
             yield
@@ -209,7 +206,6 @@ class WeightAverage(TrainerCallback):
             self._swap(model)
 
     def replace_weights(self, model: PreTrainedModel) -> None:
-        """Puts the averaged weights into the model for good."""
         self._swap(model)
         self.weights = None
 
@@ -220,7 +216,6 @@ class WeightAverage(TrainerCallback):
             save_file(dict(zip(names, self.weights)), checkpoint / AVERAGE)
 
     def load(self, model: PreTrainedModel, checkpoint: Path, device: torch.device) -> None:
-        """Reads the average of a checkpoint that has one."""
         if self.decay is not None and (checkpoint / AVERAGE).is_file():
             tensors = load_file(checkpoint / AVERAGE)
             self.weights = [tensors[name].to(device) for name, _ in model.named_parameters()]
@@ -263,3 +258,81 @@ class FiniteGuard:
         if not finite and int(self.first_bad_step) < 0:
             self.first_bad_step = torch.tensor(step, device=self.first_bad_step.device)
         self.check()
+
+
+class Inspection(TrainerCallback):
+    """Logs what `leaner inspect` measures: before the first step, after the last, and every `inspect_steps`.
+
+    It draws no random numbers of the training's, and leaves the model as it was.
+
+    Args:
+        log: writes numbers under the present step.
+        inputs: the rows that it measures on, (B, ...).
+    """
+
+    def __init__(self, log: Callable[[dict[str, float]], None], inputs: Batch):
+        self.log = log
+        self.inputs = inputs
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        if state.global_step == 0:  # else the run is continued, and has done so
+            self.measure(args, state, model)
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if is_due(state, args.inspect_steps):
+            loss_is_due = control.should_log
+            self.measure(args, state, model)
+            control.should_log = loss_is_due  # what is logged counts as the log of the step
+
+    def measure(self, args: RecipeArguments, state: TrainerState, model: PreTrainedModel) -> None:
+        """Raises ValueError, naming the setting, if the model or its rows cannot be measured."""
+        if not state.is_world_process_zero:
+            return
+        from modeling_leaner.inspection import inspect_layers, rows_of  # few runs need it
+
+        if args.implementation == "transformers":
+            model = convert(model)
+        jacobian = "matrix-free" if args.inspect == "jacobian" else "none"
+        try:
+            reports = inspect_layers(model, rows_of(self.inputs), jacobian=jacobian)
+        except ValueError as error:
+            raise ValueError(f"inspect: {error}") from error
+        self.log(numbers_of(reports))
+
+
+def is_due(state: TrainerState, interval: float) -> bool:
+    """Whether a step is a multiple of the interval, in steps or as a share of the run, or the last."""
+    if interval < 1:
+        interval *= state.max_steps
+    return state.global_step % max(1, ceil(interval)) == 0 or state.global_step == state.max_steps
+
+
+def numbers_of(reports: list[Any]) -> dict[str, float]:
+    """κ of each layer's head outputs, the median of the rows, and the medians over layers of everything else.
+
+    What has lost rank, or is not defined, is left out.
+    """
+    numbers = {
+        f"{KAPPA}{report.layer}": median(spectrum.condition_number for spectrum in report.head_outputs)
+        for report in reports
+    }
+    numbers |= pd.DataFrame(map(layer_numbers, reports)).median().to_dict()
+    return {name: value for name, value in numbers.items() if isfinite(value)}
+
+
+def layer_numbers(report: Any) -> dict[str, float]:
+    """Of several heads, or pairs of them, the median; NaN if there is no pair."""
+    pairs = [value for head, row in enumerate(report.similarity) for value in row[:head]]
+    numbers = {
+        "kappa_query_key": median(spectrum.condition_number for spectrum in report.query_key),
+        "kappa_value": report.value.condition_number,
+        "kappa_output": report.output.condition_number,
+        "entropy": median(report.entropy),
+        "similarity": median(pairs) if pairs else nan,
+        "removal": median(report.removal),
+    }
+    if report.jacobian is not None:
+        numbers["jacobian_largest"] = report.jacobian.largest
+        numbers["jacobian_stable_rank"] = report.jacobian.stable_rank
+        numbers["jacobian_with_residual_largest"] = report.jacobian_with_residual.largest
+    return numbers

@@ -1,24 +1,34 @@
-"""The model card of a run: README.md from its config.json and results.json."""
+"""README.md of a run's folder, with what the Hub reads of it, the code that loads the model, and training.png."""
 
+import io
+import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard
+import yaml
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from transformers import AutoConfig, PreTrainedConfig
 
+from modeling_leaner.family import TEXT
 from modeling_leaner.files import read_object, write_bytes
+from modeling_leaner.hub import HUB_OWNER
 
-from ..records import RunResults, checked
-from ..records.results import RESULTS
+from ..records import Guess, PublishedResults, RunResults, checked
+from ..records.results import LOCAL_FILES, RESULTS
 from ..settings import settings_parser, without_idle_steps, words_of
-from .environment import PACKAGES, machine_name
-from .metadata import base_model, metadata, named_metrics
-from .snippets import named_place, snippet
+from ..tasks.registry import TASKS
+from .callbacks import KAPPA
+from .results import PACKAGES, machine_name
 
 
 TRAINING_FIGURE = "training.png"
+PROJECT_URL: str | None = None  # of the code of this project: `url` of setup.cfg; None where that states none
 
 
 def templates_in(folder: Path) -> Environment:
@@ -34,10 +44,12 @@ def templates_in(folder: Path) -> Environment:
 TEMPLATES = templates_in(Path(__file__).parent / "templates")
 
 
-def settings_of(results: RunResults) -> tuple[dict[str, Any], str]:
-    """All settings of a run, and the command that trains it again."""
-    words = words_of({"shape": results.shape, "seed": results.seed, **without_idle_steps(results.recipe)})
-    return vars(settings_parser().parse_words(words)), shlex.join(["leaner", "train", *words])
+def write_run_card(folder: Path) -> None:
+    """Writes README.md of a finished run's folder, whole."""
+    file = folder / RESULTS
+    results = checked(RunResults, read_object(file), file)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    write_bytes(folder / "README.md", run_card(folder, config, results).encode())
 
 
 def run_card(folder: Path, config: PreTrainedConfig, results: RunResults) -> str:
@@ -64,9 +76,302 @@ def run_card(folder: Path, config: PreTrainedConfig, results: RunResults) -> str
     return str(ModelCard(text))
 
 
-def write_run_card(folder: Path) -> None:
-    """Writes README.md of a finished run's folder, whole."""
-    file = folder / RESULTS
-    results = checked(RunResults, read_object(file), file)
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    write_bytes(folder / "README.md", run_card(folder, config, results).encode())
+def settings_of(results: RunResults) -> tuple[dict[str, Any], str]:
+    """All settings of a run, and the command that trains it again."""
+    words = words_of({"shape": results.shape, "seed": results.seed, **without_idle_steps(results.recipe)})
+    return vars(settings_parser().parse_words(words)), shlex.join(["leaner", "train", *words])
+
+
+def named_place(folder: Path) -> str:
+    """A folder as a card names it: by its path from here; if it lies elsewhere on this disk, by its name alone."""
+    if not folder.is_absolute():
+        return folder.as_posix()
+    return folder.relative_to(Path.cwd()).as_posix() if folder.is_relative_to(Path.cwd()) else folder.name
+
+
+# What the Hub reads
+
+
+HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity", "exact_match")
+DATASET_NAMES = {  # of rows that are not the Hub dataset's own
+    "LTCB/enwik8": "articles of enwik8, without markup",
+    "roneneldan/TinyStories": "955 stories of TinyStories",
+    "listops-short": "ListOps of 10-30 tokens, generated",
+}
+NO_LANGUAGE = ("listops", "listops-short", "python-docs", LOCAL_FILES)  # built-in text that is not English, or unknown
+
+
+def project_link() -> str:
+    """This project by its name, linked if its address is known."""
+    return "modeling_leaner" if PROJECT_URL is None else f"[modeling_leaner]({PROJECT_URL})"
+
+
+def repository(name: str) -> str:
+    """The Hub id of a published folder."""
+    return f"{HUB_OWNER}/{name}"
+
+
+def rounded(value: float) -> float:
+    """Four digits; a standard error, which the text states, is in the third at best."""
+    return float(f"{value:.4g}")
+
+
+def named_metrics(results: RunResults) -> dict[str, float]:
+    """The metrics of the evaluation that are defined, without `eval_`, the main one first."""
+    found = {key.removeprefix("eval_"): value for key, value in sorted(results.metrics.items()) if value is not None}
+    return dict(sorted(found.items(), key=lambda each: each[0] != results.metric))
+
+
+def dataset_id(dataset: str) -> str:
+    """The name of a dataset as the Hub accepts it; a card names no path on somebody's disk."""
+    if re.fullmatch(r"([\w.-]+/)?[\w.-]+", dataset):
+        return dataset
+    return re.sub(r"[^\w.]+", "-", Path(dataset).name).strip("-.") or "local"
+
+
+def model_name(results: RunResults) -> str:
+    """The published name; without one, that of the parent and of the data, or folder and name of the shape."""
+    if isinstance(results, PublishedResults):
+        return results.name
+    if results.started_from is not None:
+        return f"{Path(results.started_from).name}-finetuned-{Path(dataset_id(results.dataset)).name}"
+    return "-".join(Path(results.shape.removesuffix(".json")).parts[-2:])
+
+
+def base_model(results: RunResults) -> str | None:
+    """The Hub id of the model that a run started from, if it has one; a published parent has the same owner."""
+    if isinstance(results, PublishedResults) and results.parent is not None:
+        return repository(results.parent)
+    start = results.started_from
+    return None if start is None or start.startswith("./") else start
+
+
+def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
+    """The YAML by which the Hub shows and finds the model.
+
+    Args:
+        hub: the evaluation rows are those of the Hub dataset; otherwise the dataset's name says that they are not.
+    """
+    dataset = dataset_id(results.dataset)
+    metrics = named_metrics(results)
+    parent = base_model(results)
+    task = TASKS[results.task]
+    evaluations = [
+        EvalResult(
+            task_type=task.hub_name,
+            dataset_type=dataset,
+            dataset_name=dataset if hub else DATASET_NAMES.get(dataset, f"{dataset}, local rows"),
+            metric_type=metric,
+            metric_value=rounded(value),
+            dataset_config=results.dataset_config,
+            dataset_split=results.split,
+        )
+        for metric, value in metrics.items()
+    ]
+    optional = {
+        "license": getattr(results, "license", None),
+        "datasets": [dataset] if "/" in dataset else None,
+        "metrics": [name for name in metrics if name in HUB_METRICS],
+    }
+    if isinstance(results, PublishedResults) and task.modality is TEXT and dataset not in NO_LANGUAGE:
+        optional["language"] = "en"
+    if parent is not None:
+        optional["base_model"] = parent
+        optional["base_model_relation"] = "finetune"  # also of a cut, for which the Hub has no word
+    return ModelCardData(
+        library_name="transformers",
+        pipeline_tag=task.hub_name,
+        model_name=model_name(results),
+        eval_results=evaluations or None,
+        tags=["modeling_leaner", model_type, "custom_code"],
+        **{name: value for name, value in optional.items() if value},
+    ).to_yaml()
+
+
+def eval_results(results: PublishedResults) -> str | None:
+    """`.eval_results/results.yaml`, the main metric in the Hub's newer form; None if the rows are not the Hub's."""
+    if not results.evidence.hub:
+        return None
+    name = results.metric
+    entry = EvalResultEntry(
+        dataset_id=results.dataset,
+        task_id=results.dataset_config or "default",
+        value=rounded(results.metrics[f"eval_{name}"]),
+        notes=f"{name} on {results.split}, {results.rows} rows, seed {results.seed}",
+    )
+    return yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
+
+
+# The code that loads a model
+
+
+EXAMPLES = {  # dataset → an input of its kind
+    "nyu-mll/glue": "a gripping and often funny film",
+    "listops-short": "[MAX 2 9 [MIN 4 7 ] 0 ]",
+    "roneneldan/TinyStories": "Once upon a time there was a little dog",
+    "python-docs": "Return the",
+}
+DEFAULT_EXAMPLE = "The city is the capital of the country"
+A_CLASS = "model.config.id2label[logits.argmax().item()]"
+A_NUMBER = "logits.item()"
+
+LOAD_TEXT = """\
+from transformers import {auto}, AutoTokenizer
+
+repository = "{repository}"  # or a folder with the files of this repository
+tokenizer = AutoTokenizer.from_pretrained(repository, trust_remote_code=True)
+model = {auto}.from_pretrained(repository, trust_remote_code=True)
+"""
+ENCODE_TEXT = """\
+from torch.nn.functional import cosine_similarity
+from transformers import AutoModel, AutoTokenizer
+
+repository = "{repository}"  # or a folder with the files of this repository
+tokenizer = AutoTokenizer.from_pretrained(repository, trust_remote_code=True)
+model = AutoModel.from_pretrained(repository, trust_remote_code=True, add_pooling_layer=False)
+inputs = tokenizer(["A dog runs.", "A puppy is running.", "The bank is closed."], padding=True, return_tensors="pt")
+mask = inputs["attention_mask"][..., None]
+sentences = (model(**inputs).last_hidden_state * mask).sum(dim=1) / mask.sum(dim=1)  # mean over tokens
+print(cosine_similarity(sentences[:1], sentences[1:]))"""
+SNIPPETS = {  # of each task; {answer} is read from `logits`
+    "embedding": ENCODE_TEXT,
+    "image-classification": """\
+from PIL import Image
+from transformers import AutoImageProcessor, {auto}
+
+repository = "{repository}"  # or a folder with the files of this repository
+processor = AutoImageProcessor.from_pretrained(repository, trust_remote_code=True)
+model = {auto}.from_pretrained(repository, trust_remote_code=True)
+image = Image.new("{mode}", (32, 32), "skyblue")  # in its place Image.open("photograph.png").convert("{mode}")
+logits = model(**processor(image, return_tensors="pt")).logits
+print({answer})""",
+    "sequence-classification": LOAD_TEXT
+    + """\
+logits = model(**tokenizer("{example}", return_tensors="pt")).logits
+print({answer})""",
+    "masked-lm": LOAD_TEXT
+    + """\
+inputs = tokenizer(f"{example} of {{tokenizer.mask_token}}.", return_tensors="pt")
+masked = inputs["input_ids"][0] == tokenizer.mask_token_id
+best = model(**inputs).logits[0, masked].topk(5).indices[0]
+print(tokenizer.convert_ids_to_tokens(best.tolist()))""",
+    "causal-lm": LOAD_TEXT
+    + """\
+inputs = tokenizer("{example}", return_tensors="pt")
+output = model.generate(**inputs, max_new_tokens=40, do_sample=False)
+print(tokenizer.decode(output[0]))""",
+    "question-answering": LOAD_TEXT
+    + """\
+inputs = tokenizer("Where does the dog live?", "The dog lives in a red house.", return_tensors="pt")
+output = model(**inputs)
+start = output.start_logits[0].argmax()
+end = start + output.end_logits[0, start:].argmax()
+print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))""",
+}
+
+
+def auto_class(architecture: str) -> str:
+    """`LeanBERTForMaskedLM` → `AutoModelForMaskedLM`, `LeanBERTModel` → `AutoModel`."""
+    _, separator, head = architecture.partition("For")
+    return f"AutoModel{separator}{head}"
+
+
+def snippet(results: RunResults, config: PreTrainedConfig, where: str) -> str:
+    """Python that ends by printing a prediction; `where` is the Hub id or folder of the model."""
+    example = EXAMPLES.get(results.dataset, DEFAULT_EXAMPLE)
+    return task_snippet(results.task, results.architecture, config, where, example)
+
+
+def task_snippet(
+    task: str, architecture: str, config: PreTrainedConfig, where: str, example: str = DEFAULT_EXAMPLE
+) -> str:
+    """As `snippet`, of a model class with the head of a task; `example` is the input if that is a text."""
+    return SNIPPETS[task].format(
+        auto=auto_class(architecture),
+        repository=where,
+        example=example,
+        mode="L" if getattr(config, "num_channels", None) == 1 else "RGB",
+        answer=A_NUMBER if config.problem_type == "regression" else A_CLASS,
+    )
+
+
+# training.png
+
+
+SHARES = ("accuracy", "f1", "exact_match")  # metrics from 0 to 1
+LEGEND = {"fontsize": 9, "handlelength": 1.4, "columnspacing": 1.2}
+MANY = 60  # points of a curve; more than these are drawn small
+
+
+def plot(metrics_file: Path, output: Path, metric: str, loss_unit: str, guess: Guess | None = None) -> None:
+    """PNG of a run against its steps: the training and the held-out loss; beside it the held-out `metric`, and κ.
+
+    A metric that is the loss, or that was measured once at most, has no panel of its own; κ has one if the run logged
+    it (`inspect`).
+
+    Args:
+        loss_unit: what the loss is measured in, as `Task.loss_unit` says it.
+        guess: what the metric should be better than; drawn with the metric.
+    """
+    metric = metric.removeprefix("eval_")
+    lines = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
+    has_metric = metric != "loss" and len(points_of(lines, f"eval_{metric}")) > 1
+    kappas = kappa_names(lines)
+    panels = 1 + has_metric + bool(kappas)
+    figure = Figure((max(8.6, 4.3 * panels), 3.4), layout="constrained")
+    axes = list(figure.subplots(1, panels, squeeze=False)[0])
+    if kappas:
+        draw_kappas(axes.pop(), lines, kappas)
+    if has_metric:
+        draw_curve(axes[1], lines, f"eval_{metric}", "held-out", "tab:orange")
+        axes[1].set_ylabel(metric.replace("_", " "))
+        if metric in SHARES:
+            axes[1].set_ylim(0, 1)
+    draw_curve(axes[0], lines, "loss", "training", "tab:blue")
+    draw_curve(axes[0], lines, "eval_loss", "held-out", "tab:orange")
+    axes[0].set_ylabel(f"loss, {loss_unit}")
+    if guess is not None and (metric == "loss" or has_metric):
+        label = f"best guess: {guess.name}, {guess.value:.3f}"
+        axes[-1].axhline(guess.value, color="grey", linestyle=":", label=label)
+    steps = max(axis.get_xlim()[1] for axis in figure.axes)
+    figure.axes[0].margins(y=0.08)
+    for axis in figure.axes:
+        axis.set(xlim=(-0.02 * steps, 1.02 * steps), xlabel="training step (updates of the weights)")
+        axis.locator_params(axis="x", integer=True)
+        axis.grid(alpha=0.3)
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, **LEGEND)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=130)
+    write_bytes(output, content.getvalue())
+
+
+def points_of(lines: list[dict[str, Any]], name: str) -> dict[int, float]:
+    """Step → value of `name`, by step; the last one if a step is repeated."""
+    return dict(sorted({line["step"]: line[name] for line in lines if line.get(name) is not None}.items()))
+
+
+def kappa_names(lines: list[dict[str, Any]]) -> list[str]:
+    """The names under which κ of the head outputs was logged, from the first layer to the last."""
+    names = {name for line in lines for name in line if name.startswith(KAPPA)}
+    return sorted(names, key=lambda name: int(name.removeprefix(KAPPA)))
+
+
+def draw_kappas(axis: Axes, lines: list[dict[str, Any]], names: list[str]) -> None:
+    """κ of the head outputs against steps, a curve per layer, the later the darker; first and last are named."""
+    shades = colormaps["viridis_r"].resampled(len(names) + 1)
+    for place, name in enumerate(names):
+        label = f"layer {name.removeprefix(KAPPA)}" if place in (0, len(names) - 1) else None
+        axis.plot(*zip(*points_of(lines, name).items()), ".-", color=shades(place + 1), label=label, markersize=5)
+    axis.set(ylabel="κ of the head outputs", yscale="log")
+
+
+def draw_curve(axis: Axes, lines: list[dict[str, Any]], name: str, label: str, colour: str) -> None:
+    """The values of `name` against steps; a single one is named in the legend."""
+    points = points_of(lines, name)
+    size = 2 if len(points) > MANY else 6
+    if not points:
+        label += ": none"
+    elif len(points) == 1:
+        size = 14
+        label += f": {points[max(points)]:.3f}"
+    axis.plot(list(points), list(points.values()), ".-", color=colour, label=label, markersize=size)

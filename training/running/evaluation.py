@@ -1,5 +1,6 @@
-"""A model's metrics from its weights alone, on its own evaluation rows or on others."""
+"""`leaner evaluate MODEL`: the metrics of a run folder, a published folder or a Hub id, from its weights alone."""
 
+import json
 import math
 import sys
 import tempfile
@@ -11,19 +12,139 @@ from huggingface_hub.errors import HfHubHTTPError
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import naming
 from modeling_leaner.hub import refuse_pickles
+from modeling_leaner.layers_leaner import find_weights
 from modeling_leaner.names import require_source
 from modeling_leaner.shapes import load_config
+from modeling_leaner.terminal import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
 from ..reading import given_options
 from ..settings import OF_TRAINING, RecipeArguments, parse, settings_parser
-from ..tasks.base import Task
 from ..tasks.registry import TASKS
-from .environment import environment
-from .loading import build_model, check_folder, load_processing, task_of, with_fields
-from .preparation import PreparedRun, held_out_source, holdout_key, prepare_held_out, split_name
+from .loading import (
+    PreparedRun,
+    build_model,
+    held_out_source,
+    holdout_key,
+    load_processing,
+    prepare_held_out,
+    split_name,
+    task_of,
+    tensor_shapes,
+    with_fields,
+)
+from .results import environment
 from .run_folder import RECIPE
 from .trainer import LeanTrainer, scores
+
+
+def print_evaluation(model: str, options: list[str]) -> None:
+    """Prints the metrics of a model, as JSON in the last line.
+
+    Args:
+        options: keys of a recipe, which win over the model's own recipe, such as `["--data_files", "FOLDER"]`.
+
+    Raises:
+        ValueError, OSError: one line that names what is missing or does not fit.
+    """
+    quiet_libraries()
+    results = evaluate(model, options)
+    for key, value in sorted(results["metrics"].items()):
+        print(f"{key}: {'undefined' if value is None else f'{value:.4f}'}")
+    print(json.dumps(results, allow_nan=False))
+
+
+def evaluate(model: str, options: list[str]) -> dict[str, object]:
+    """Metrics of a model on the rows of `prepare_evaluation`; raises as that, and ValueError of its weights."""
+    with tempfile.TemporaryDirectory() as scratch:
+        run = prepare_evaluation(model, options, scratch)
+        try:
+            network = build_model(run.arguments, run.task, complete=True)
+            trainer = LeanTrainer(network, run.arguments, run.task, eval_dataset=run.held_out.rows)
+            metrics = trainer.evaluate()
+        except RuntimeError as error:
+            raise ValueError(str(error)) from error
+    found = scores(metrics)
+    for name, value in found.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{model}: {name} is {value}: the model's outputs are not finite")
+    return {
+        "model": model,
+        "task": run.task.name,
+        "data": run.held_out.source,
+        "split": split_name(run.arguments),
+        "rows": trainer.rows_evaluated,
+        "data_sha256": run.held_out.sha256,
+        "main_metric": run.task.metric,
+        "metrics": found,
+        "rows_per_second": trainer.rows_evaluated / metrics["eval_runtime"],
+        "environment": environment(),
+    }
+
+
+def prepare_evaluation(model: str, options: list[str], scratch: str, inputs_alone: bool = False) -> PreparedRun:
+    """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `options` name others.
+
+    With `inputs_alone` the rows are as `Task.prepare_inputs` makes them.
+
+    Raises:
+        ValueError, OSError: no weights, no task, or the data do not fit; one line that names what is missing.
+    """
+    arguments = evaluation_settings(model, options, scratch)
+    config = load_config(model)
+    held_out = holdout_key(arguments) is not None
+    if arguments.eval_split == "none" and not held_out:
+        raise ValueError(f"{model}: it was trained without evaluation rows; --eval_split NAME says which to take")
+    processing = load_processing(arguments, config, None)
+    rows = load_training(arguments)[1] if held_out else load_held_out(arguments)
+    source = held_out_source(arguments)
+    task = task_of(arguments, config)(arguments, config, processing)
+    with naming(source):
+        fields = task.configure(rows)
+    if task.classes is not None:
+        if config.num_labels == 1:
+            raise ValueError(f"{source}: {task.label_column}: expected numbers, which {model} was trained on")
+        task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
+    elif task.regression and config.num_labels != 1:
+        classes = f"one of {config.num_labels} classes"
+        raise ValueError(f"{source}: {task.label_column}: expected {classes}, which {model} was trained on")
+    task.config = with_fields(config, arguments, {})  # the model's labels, not those of the rows
+    return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows, inputs_alone))
+
+
+def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeArguments:
+    """The settings of the model's own recipe, if there is one, and of `options`, which win over it.
+
+    Raises:
+        ValueError, OSError: no such model, no weights, or no task; or `options` set what evaluation does not read.
+    """
+    folder = Path(model)
+    require_source(model)
+    refuse_pickles(model)
+    if folder.is_dir():
+        files = find_weights(folder)
+        if not files:
+            raise ValueError(f"{folder}: no model.safetensors in this folder")
+        for path in files:
+            tensor_shapes(path)  # whole, as far as their headers say
+    recipe = saved_recipe(model)
+    given = set(given_options(settings_parser(), options))
+    for key in ("shape", "output_dir", *OF_TRAINING):
+        if key in given:
+            raise ValueError(f"{key}: not for evaluate, which trains nothing and writes no folder")
+    if recipe is None and not folder.is_dir() and "task" not in given:
+        raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
+    fixed = {"shape": model, "output_dir": scratch, "eval_strategy": "no", "save_strategy": "no"}
+    fixed["implementation"] = "lean"  # whichever was trained, this family's was saved
+    if "report_to" not in given:
+        fixed["report_to"] = "none"  # where a stranger's recipe reports to is not where this machine does
+    if given & {"data_files", "dataset", "eval_split"} and not given & {"holdout", "tuning_holdout"}:
+        fixed |= {"holdout": 0, "tuning_holdout": 0}  # those were rows of the model's own data
+    if recipe is None and "task" not in given:
+        architecture = (load_config(model).architectures or [""])[0]
+        tasks = [name for name, task in TASKS.items() if task.head and architecture.endswith(task.head)]
+        fixed["task"] = tasks[0] if len(tasks) == 1 else None
+    return parse(recipe and str(recipe), options, needed=("task",), fixed=fixed)
 
 
 def saved_recipe(model: str) -> Path | None:
@@ -63,109 +184,3 @@ def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str,
     if names[0] == "0":
         foreign = [name for name in names if name not in numbers] or foreign
     raise ValueError(f"{where} does not know the classes {', '.join(foreign[:5])}")
-
-
-def check_labels(config: LeanConfig, task: Task, source: str, model: str) -> None:
-    """Raises ValueError where the rows have classes and the model was trained on numbers, or the other way round."""
-    if task.classes is not None and config.num_labels == 1:
-        wanted = "numbers"
-    elif task.regression and config.num_labels != 1:
-        wanted = f"one of {config.num_labels} classes"
-    else:
-        return
-    raise ValueError(f"{source}: {task.label_column}: not what {model} was trained on, which is {wanted}")
-
-
-def task_of_head(model: str) -> str | None:
-    """The task of the class that wrote a model's folder, by its head; None where no one task has it."""
-    names = load_config(model).architectures or [""]
-    tasks = [name for name, task in TASKS.items() if task.head and names[0].endswith(task.head)]
-    return tasks[0] if len(tasks) == 1 else None
-
-
-def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeArguments:
-    """The settings of the model's own recipe, where there is one, and of `options`, which win over it.
-
-    Raises:
-        ValueError: no such model, no weights, or no task; or `options` set what evaluation does not read.
-    """
-    if Path(model).is_dir():
-        check_folder(Path(model))
-    elif Path(model).is_absolute():
-        raise ValueError(f"{model}: no such folder")
-    else:
-        require_source(model)
-        refuse_pickles(model)
-    recipe = saved_recipe(model)
-    given = set(given_options(settings_parser(), options))
-    for key in ("shape", "output_dir"):
-        if key in given:
-            raise ValueError(f"{key}: not for evaluate, which reads {model} and writes no folder")
-    for key in OF_TRAINING:
-        if key in given:
-            raise ValueError(f"{key}: not for evaluate, which trains nothing")
-    if recipe is None and not Path(model).is_dir() and "task" not in given:
-        raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
-    fixed = {"shape": model, "output_dir": scratch, "eval_strategy": "no", "save_strategy": "no"}
-    fixed["implementation"] = "lean"  # whichever was trained, this family's was saved
-    if "report_to" not in given:
-        fixed["report_to"] = "none"  # where a stranger's recipe reports to is not where this machine does
-    if given & {"data_files", "dataset", "eval_split"} and not given & {"holdout", "tuning_holdout"}:
-        fixed |= {"holdout": 0, "tuning_holdout": 0}  # those were rows of the model's own data
-    if recipe is None and "task" not in given:
-        fixed["task"] = task_of_head(model)
-    return parse(recipe and str(recipe), options, needed=("task",), fixed=fixed)
-
-
-def prepare_evaluation(model: str, options: list[str], scratch: str, inputs_alone: bool = False) -> PreparedRun:
-    """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `options` name others.
-
-    With `inputs_alone` the rows are as `Task.prepare_inputs` makes them.
-
-    Raises:
-        ValueError: no weights, no task, or the data do not fit; one line that names what is missing.
-    """
-    arguments = evaluation_settings(model, options, scratch)
-    config = load_config(model)
-    held_out = holdout_key(arguments) is not None
-    if arguments.eval_split == "none" and not held_out:
-        raise ValueError(f"{model}: it was trained without evaluation rows; --eval_split NAME says which to take")
-    processing = load_processing(arguments, config, None)
-    if held_out:
-        _, rows = load_training(arguments)
-    else:
-        rows = load_held_out(arguments)
-    source = held_out_source(arguments)
-    task = task_of(arguments, config)(arguments, config, processing)
-    with naming(source):
-        fields = task.configure(rows)
-    check_labels(config, task, source, model)
-    if task.classes is not None:
-        task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
-    task.config = with_fields(config, arguments, {})  # the model's labels, not those of the rows
-    return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows, inputs_alone))
-
-
-def evaluate(model: str, options: list[str]) -> dict[str, object]:
-    """Metrics of a model from its weights alone, on the rows of `prepare_evaluation`; raises what that raises."""
-    with tempfile.TemporaryDirectory() as scratch:
-        run = prepare_evaluation(model, options, scratch)
-        network = build_model(run.arguments, run.task, complete=True)
-        trainer = LeanTrainer(network, run.arguments, run.task, eval_dataset=run.held_out.rows)
-        metrics = trainer.evaluate()
-    found = scores(metrics)
-    for name, value in found.items():
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"{model}: {name} is {value}: the model's outputs are not finite")
-    return {
-        "model": model,
-        "task": run.task.name,
-        "data": run.held_out.source,
-        "split": split_name(run.arguments),
-        "rows": trainer.rows_evaluated,
-        "data_sha256": run.held_out.sha256,
-        "main_metric": run.task.metric,
-        "metrics": found,
-        "rows_per_second": trainer.rows_evaluated / metrics["eval_runtime"],
-        "environment": environment(),
-    }

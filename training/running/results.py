@@ -1,7 +1,17 @@
-"""results.json of a finished run: its numbers, and what is needed to get them again."""
+"""results.json of a finished run: its numbers, the machine, and what is needed to get them again."""
 
+import os
+import platform
+import re
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
+from subprocess import DEVNULL, CalledProcessError, check_output
 
+import torch
+
+import modeling_leaner
+from modeling_leaner import process
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.conversion import convert
 from modeling_leaner.files import finite_or_none
@@ -10,17 +20,19 @@ from ..records import RunResults, checked
 from ..records.results import LOCAL_FILES, RESULTS
 from ..settings import RecipeArguments
 from ..tasks.base import first_inputs
-from .environment import environment, peak_memory_bytes
-from .loading import build_model, recorded_settings, started_from
-from .preparation import PreparedRun, split_name
+from .loading import PreparedRun, build_model, recorded_settings, split_name, started_from
 from .trainer import LeanTrainer, scores
 
 
 CONDITION_ROWS = 8  # on which the conditioning is measured
+PACKAGES = "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split()
+CPU_INFO = Path("/proc/cpuinfo")
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8", "bf16")
+PROCESS_STATUS = Path("/proc/self/status")
 
 
 def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, float]) -> RunResults:
-    """results.json: the numbers of a finished run, and what is needed to get them again.
+    """What results.json says of a finished run.
 
     Raises:
         ValueError: a number is not finite; names the file and the number.
@@ -28,7 +40,9 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
     arguments = run.arguments
     task = run.task
     state = trainer.state
+    model = trainer.accelerator.unwrap_model(trainer.model)
     architecture = type(trainer.model).__name__
+    is_bare = task.trains_bare_model()  # it may have a pooling layer or not
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_runtime" in entry]
     memory, kind = peak_memory_bytes()  # before a second model is built for the conditioning
     can_be_counted = run.held_out is not None and not arguments.streaming
@@ -49,7 +63,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         "higher_is_better": task.higher_is_better,
         "metrics": scores(metrics),
         "chance": None if guess is None else {"name": guess[0], "value": guess[1]},
-        "parameters": parameters_of(trainer),
+        "parameters": model.num_parameters() if is_bare else model.config.count_parameters(architecture).total,
         "training_data": run.training_data,
         "classes_never_seen": task.never_seen(run.train),
         "condition": condition(trainer, arguments) if can_be_counted else None,
@@ -63,32 +77,23 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
             "peak_memory_bytes": memory,
             "peak_memory_kind": kind,
             "processes": arguments.world_size,
-            **trainer.clock.throughput(),
-            **trainer.clock.process(),
+            **trainer.clock.speed(),
         },
         "environment": environment(),
     }
     return checked(RunResults, document, Path(arguments.output_dir) / RESULTS)
 
 
-def parameters_of(trainer: LeanTrainer) -> int:
-    """Parameters of the model; those of a bare one are counted, as it may have a pooling layer or not."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if trainer.task.trains_bare_model():
-        return model.num_parameters()
-    return model.config.count_parameters(type(model).__name__).total
-
-
 def last_entry(trainer: LeanTrainer, key: str) -> dict[str, float]:
-    """The latest entry of the log that has the key; empty where none has it."""
+    """The latest entry of the log that has the key; empty if none has it."""
     return next((entry for entry in reversed(trainer.state.log_history) if key in entry), {})
 
 
 def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, object] | None:
     """κ of each layer's concatenated head outputs on the first held-out rows, before and after the training.
 
-    None where it cannot be measured: of sharded weights, where memory does not suffice for a second model, or where
-    the weights that it started from have gone.
+    None if it cannot be measured: of sharded weights, if memory does not suffice for a second model, or if the weights
+    that it started from have gone.
     """
     if trainer.is_fsdp_enabled:
         return None
@@ -100,8 +105,111 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
             start = convert(start)
         # Without the autocast that accelerate puts around forward: κ beyond 100 would be of bfloat16's rounding.
         end = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
-        models = {"start": start, "end": end}
-        measured = {name: head_condition_numbers(model, **inputs) for name, model in models.items()}
+        measured = {"start": head_condition_numbers(start, **inputs), "end": head_condition_numbers(end, **inputs)}
     except (RuntimeError, ValueError, OSError):  # a finished run is not lost for a diagnosis
         return None
     return {name: [finite_or_none(value) for value in values] for name, values in measured.items()}
+
+
+# The machine
+
+
+def environment() -> dict[str, str | int | bool | None]:
+    """Software and hardware of this process; `device` names what was used so far, so ask after the training."""
+    library = " ".join(platform.libc_ver()).strip()
+    return {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}{library and f', {library}'}",  # without its release
+        "processor": first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "device": device_name(),
+        "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
+        "keeps_freed_memory": process.keeps_freed_memory,
+        "modeling_leaner": modeling_leaner.__version__,
+        **{name: version(name) for name in PACKAGES},
+        "git_commit": code_commit(),
+    }
+
+
+def first_match(pattern: str, path: Path) -> str | None:
+    """What the pattern's group matches in the first line of the file that fits; None without such a line or file."""
+    if not path.is_file():
+        return None
+    match = re.search(f"^{pattern}$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return match and match[1].strip()
+
+
+def is_clone(folder: Path) -> bool:
+    """Whether a folder is a clone of this project, or its source archive."""
+    return first_match("name = (modeling_leaner)", folder / "setup.cfg") is not None
+
+
+def git_commit(package: Path) -> str | None:
+    """Commit of the clone that `package` is the package folder of; None for a copy elsewhere, as in site-packages.
+
+    "-dirty" follows if the work tree differs from it, by a change or by a new file that git does not ignore, but for
+    model_cards/, which a sweep writes to.
+    """
+    clone = package.resolve().parent
+    if not (clone / ".git").exists() or not is_clone(clone):
+        return None
+    git = ("git", "--no-optional-locks", "-C", clone)
+    try:
+        commit = check_output((*git, "rev-parse", "HEAD"), stderr=DEVNULL, text=True).strip()
+        changes = check_output((*git, "status", "--porcelain", "--", ".", ":!model_cards"), stderr=DEVNULL)
+    except (OSError, CalledProcessError):  # no git
+        return None
+    return f"{commit}-dirty" if changes else commit
+
+
+@cache
+def code_commit() -> str | None:
+    """The commit of the code that this process runs, as it was when first asked: ask before the work begins."""
+    return git_commit(Path(modeling_leaner.__file__).parent)
+
+
+def processor_flags() -> list[str]:
+    """The flags, of those in `FLAGS`, that the system reports; none if it reports no flags."""
+    flags = first_match(r"(?:flags|Features)\s*:(.+)", CPU_INFO) or ""
+    return [flag for flag in FLAGS if flag in flags.split()]
+
+
+def machine_name(processor: str | None, threads: int | None) -> str:
+    """Processor and threads in words."""
+    return f"{processor}, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def computed_on(device: str | None, processor: str | None, threads: int | None) -> str:
+    """The device that computed, in words: the GPU, or the processor and its threads."""
+    return machine_name(processor, threads) if device in (None, "cpu") else device
+
+
+def used_gpus() -> list[int]:
+    """Indices of the CUDA devices on which this process has allocated memory."""
+    return [index for index in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(index) > 0]
+
+
+def device_name() -> str:
+    """The GPUs that this process has used; mps or cpu if there are none."""
+    gpus = used_gpus()
+    if gpus:
+        return ", ".join(map(torch.cuda.get_device_name, gpus))
+    used_mps = torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() > 0
+    return "mps" if used_mps else "cpu"
+
+
+def peak_memory_bytes() -> tuple[int, str]:
+    """The most memory that this process has held, in bytes, and what that measures; 0 if it cannot be measured."""
+    gpus = used_gpus()
+    if gpus:
+        return max(map(torch.cuda.max_memory_allocated, gpus)), "allocated by tensors, on the fullest GPU"
+    kind = "resident memory of the process"
+    kilobytes = first_match(r"VmHWM:\s*(\d+) kB", PROCESS_STATUS)
+    if kilobytes is not None:  # on Linux getrusage counts what the parent held, too
+        return int(kilobytes) * 1024, kind
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0, "not measured on this platform"
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if platform.system() == "Darwin" else peak * 1024, kind  # which counts bytes, others kilobytes

@@ -1,35 +1,52 @@
-"""A run folder before it is finished: who may write to it, what was asked for, and where to go on from."""
+"""A run's folder and its checkpoints: who may write to it, what was asked for, and where to go on from.
 
-from collections.abc import Iterator
+`LeanTrainer._save_checkpoint` writes checkpoints. One counts only once its `complete.json` lists every file with its
+size, so that a half-written one is never continued from.
+"""
+
+import errno
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import datasets
 import yaml
 from datasets import IterableDataset
 from datasets.fingerprint import Hasher
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
 
 from modeling_leaner.files import read_json, read_object, write_bytes, write_json
+from modeling_leaner.hub import files_of
 
 from ..data.sources import Rows
 from ..records.results import RESULTS
 from ..settings import RecipeArguments, read_recipe
-from .checkpoints import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
-from .loading import recorded_settings
-from .preparation import PreparedRun
+from .loading import PreparedRun, recorded_settings
 
 
 RECIPE = "recipe.yaml"
 STARTED = "started.json"
+COMPLETE = "complete.json"
 LOCK = ".lock"
 # What may differ when a run goes on: where data lie, how it reports, and how its batch is shared out.
 CHANGEABLE = {"data_files", "preprocessing_workers", "disable_tqdm", "logging_steps", "report_to", "save_total_limit"}
 CHANGEABLE |= {"per_device_train_batch_size", "gradient_accumulation_steps"}
+FULL_DISK = (
+    "No space left",
+    "os error 28",  # safetensors
+    "inline_container",  # torch.save, whose message does not name the cause
+    "iostream error",  # nor does this one of it
+)
 
 
 @contextmanager
 def alone_in(arguments: RecipeArguments) -> Iterator[None]:
-    """Locks the folder of a run; ValueError where another process has it, or where it cannot be written to."""
+    """Locks the folder of a run; ValueError if another process has it, or if it cannot be written to."""
     if arguments.process_index != 0:
         yield
         return
@@ -54,7 +71,20 @@ def alone_in(arguments: RecipeArguments) -> Iterator[None]:
                 path.rmdir()
 
 
-def settings_of(arguments: RecipeArguments) -> dict[str, object]:
+def finished_results(folder: Path) -> dict[str, object] | None:
+    """results.json of a run that came to its end; None if it, the card or the weights are missing."""
+    if not (folder / "README.md").is_file() or not any(folder.glob("model*.safetensors")):
+        return None
+    try:
+        return read_json(folder / RESULTS)
+    except (OSError, ValueError):
+        return None
+
+
+# What was asked for
+
+
+def recipe_of(arguments: RecipeArguments) -> dict[str, object]:
     """What `recipe.yaml` of the folder says."""
     return {**recorded_settings(arguments), "shape": arguments.shape}
 
@@ -62,62 +92,8 @@ def settings_of(arguments: RecipeArguments) -> dict[str, object]:
 def write_recipe(folder: Path, arguments: RecipeArguments, recipe: str | None) -> None:
     """Writes `recipe.yaml` of a run."""
     source = f"; from {Path(recipe).name}" if recipe else ""
-    text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(settings_of(arguments))
+    text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(recipe_of(arguments))
     write_bytes(folder / RECIPE, text.encode())
-
-
-def find_checkpoint(arguments: RecipeArguments) -> Path | None:
-    """The checkpoint to continue from; nothing is written yet.
-
-    Raises:
-        ValueError: the folder holds a run and `resume` is not set, or a run with other settings, or something else;
-            or all its checkpoints are damaged and `restart` is not set.
-    """
-    folder = Path(arguments.output_dir)
-    saved = folder / RECIPE
-    if not saved.is_file():
-        if any(not path.name.startswith(".") for path in folder.glob("*")):
-            raise ValueError(f"{folder} is not empty and holds no run; --output_dir takes another folder")
-        return None
-    if not arguments.resume:
-        raise ValueError(f"{folder} holds a run already: --resume continues it, --output_dir takes another folder")
-    check_same_settings(saved, settings_of(arguments))
-    whole = [path for path in whole_checkpoints(folder) if unreadable(path) is None]
-    if whole:
-        return whole[-1]
-    if not arguments.restart and finished_results(folder) is None:
-        check_none_was_whole(folder)
-    return None
-
-
-def check_same_settings(saved: Path, settings: dict[str, object]) -> None:
-    """Raises ValueError for the first setting of a run that differs from the saved one and may not be changed."""
-    _, before = read_recipe(str(saved))
-    for key in sorted({*before, *settings} - CHANGEABLE):
-        if before.get(key) != settings.get(key):
-            was, asked = (repr(side[key]) if key in side else "not set" for side in (before, settings))
-            raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
-
-
-def check_none_was_whole(folder: Path) -> None:
-    """Raises ValueError where a folder without a whole checkpoint has had one: its steps are not thrown away unasked.
-
-    A single checkpoint without `complete.json` is what a run leaves that was killed while it wrote the first one.
-    """
-    paths = checkpoints(folder)
-    if len(paths) > 1 or any((path / COMPLETE).exists() for path in paths):
-        damages = "; ".join(f"{path.name}: {damage(path) or unreadable(path)}" for path in paths)
-        raise ValueError(f"{folder}: every checkpoint is damaged ({damages}); --resume --restart begins at step 0")
-
-
-def finished_results(folder: Path) -> dict[str, object] | None:
-    """results.json of a run that came to its end; None where it, the card or the weights are missing."""
-    if not (folder / "README.md").is_file() or not any(folder.glob("model*.safetensors")):
-        return None
-    try:
-        return read_json(folder / RESULTS)
-    except (OSError, ValueError):
-        return None
 
 
 def identity(rows: Rows | None) -> dict[str, object] | None:
@@ -135,19 +111,20 @@ def compare_start(run: PreparedRun) -> dict[str, object]:
         ValueError: the run in the folder started with others.
     """
     arguments = run.arguments
-    batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    now = {"rows a step": batch, "training rows": identity(run.train)}
-    now["evaluation rows"] = identity(run.held_out_rows)
-    now["classes"] = run.task.classes
+    now = {
+        "rows a step": arguments.per_device_train_batch_size
+        * arguments.gradient_accumulation_steps
+        * arguments.world_size,
+        "training rows": identity(run.train),
+        "evaluation rows": identity(run.held_out_rows),
+        "classes": run.task.classes,
+    }
     started = Path(arguments.output_dir) / STARTED
-    if started.is_file():
-        before = read_object(started)
-        for key, value in now.items():
-            if before.get(key) == value:
-                continue
-            difference = "others than at its start"
-            if key == "rows a step":
-                difference = f"{before.get(key)} there and {value} here"
+    before = read_object(started) if started.is_file() else now
+    for key, value in now.items():
+        if before.get(key) != value:
+            is_number = key == "rows a step"
+            difference = f"{before.get(key)} there and {value} here" if is_number else "others than at its start"
             raise ValueError(f"{started}: {key}: {difference}; a run goes on with its own")
     return now
 
@@ -160,3 +137,126 @@ def open_folder(arguments: RecipeArguments, recipe: str | None, start: dict[str,
         write_json(folder / STARTED, start)
     for path in remove_partial_checkpoints(folder):
         print(f"{path} was not written to its end and is not used")
+
+
+def find_checkpoint(arguments: RecipeArguments) -> Path | None:
+    """The checkpoint to continue from; nothing is written yet.
+
+    Raises:
+        ValueError: the folder holds a run and `resume` is not set, or a run with other settings, or something else;
+            or all its checkpoints are damaged and `restart` is not set.
+    """
+    folder = Path(arguments.output_dir)
+    saved = folder / RECIPE
+    if not saved.is_file():
+        if any(not path.name.startswith(".") for path in folder.glob("*")):
+            raise ValueError(f"{folder} is not empty and holds no run; --output_dir takes another folder")
+        return None
+    if not arguments.resume:
+        raise ValueError(f"{folder} holds a run already: --resume continues it, --output_dir takes another folder")
+    before, now = read_recipe(str(saved))[1], recipe_of(arguments)
+    for key in sorted({*before, *now} - CHANGEABLE):
+        if before.get(key) != now.get(key):
+            was, asked = (repr(side[key]) if key in side else "not set" for side in (before, now))
+            raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
+    whole = [path for path in whole_checkpoints(folder) if unreadable(path) is None]
+    if whole:
+        return whole[-1]
+    if arguments.restart or finished_results(folder) is not None:
+        return None
+    # A run that was killed while it wrote its first checkpoint leaves a single one without `complete.json`.
+    paths = checkpoints(folder)
+    if len(paths) > 1 or any((path / COMPLETE).exists() for path in paths):  # steps are not thrown away unasked
+        damages = "; ".join(f"{path.name}: {damage(path) or unreadable(path)}" for path in paths)
+        raise ValueError(f"{folder}: every checkpoint is damaged ({damages}); --resume --restart begins at step 0")
+    return None
+
+
+# Checkpoints
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, whole or not, the oldest first."""
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
+    numbered = [path for path, step in steps.items() if step.isdecimal()]
+    return sorted(numbered, key=lambda path: int(steps[path]))
+
+
+def declare_whole(checkpoint: Path) -> None:
+    """Writes the list of a checkpoint's files, with which it counts from now on."""
+    sizes = {name: (checkpoint / name).stat().st_size for name in sorted(files_of(str(checkpoint)))}
+    write_bytes(checkpoint / COMPLETE, json.dumps(sizes).encode())
+
+
+def damage(checkpoint: Path) -> str | None:
+    """The first file of a checkpoint that is not there in full, and why; None of a whole one."""
+    try:
+        listed = read_object(checkpoint / COMPLETE)
+    except FileNotFoundError:
+        return f"{COMPLETE} is missing"
+    except (OSError, ValueError):
+        return f"{COMPLETE} is unreadable"
+    for name, size in listed.items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size:,} of {size:,} bytes"
+    return None
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints whose every file is there in full, the oldest first."""
+    return [path for path in checkpoints(folder) if damage(path) is None]
+
+
+def unreadable(checkpoint: Path) -> str | None:
+    """The first file of a checkpoint that cannot be read: a damaged disk changes bytes, and no size."""
+    for name in sorted(files_of(str(checkpoint))):
+        path = checkpoint / name
+        try:
+            intact = True
+            if path.suffix in (".pt", ".pth"):  # torch writes an archive with the sum of each tensor
+                with zipfile.ZipFile(path) as archive:
+                    intact = archive.testzip() is None
+            elif path.suffix == ".safetensors":
+                with safe_open(path, "pt") as tensors:
+                    intact = len(tensors.keys()) > 0
+            elif path.suffix == ".json":
+                json.loads(path.read_text())
+        except (OSError, ValueError, zipfile.BadZipFile, SafetensorError):
+            intact = False
+        if not intact:
+            return f"{name} cannot be read"
+    return None
+
+
+def remove_partial_checkpoints(folder: Path) -> list[Path]:
+    """Deletes checkpoints that are not whole, so that nothing mistakes them for one; returns them."""
+    partial = [path for path in checkpoints(folder) if damage(path) is not None]
+    for path in partial:
+        shutil.rmtree(path)
+    return partial
+
+
+def rotate(folder: Path, limit: int | None, kept_steps: Collection[int], best: str | None) -> None:
+    """Keeps the latest `limit` whole checkpoints (None: all), the best one and those of the steps; deletes others."""
+    kept = {f"checkpoint-{step}" for step in kept_steps}
+    whole = [path for path in whole_checkpoints(folder) if path.name not in kept]
+    for path in whole[:-limit] if limit else []:
+        if best is None or Path(best).resolve() != path.resolve():
+            (path / COMPLETE).unlink()
+            shutil.rmtree(path)
+
+
+def explain(error: Exception, folder: str | None) -> str:
+    """What went wrong with a run, in one line; of a full disk, which one it is and what is safe."""
+    text = " ".join(str(error).split())
+    if getattr(error, "errno", None) != errno.ENOSPC and not any(phrase in text for phrase in FULL_DISK):
+        return text
+    places = [Path(folder or "."), Path(datasets.config.HF_DATASETS_CACHE), Path(tempfile.gettempdir())]
+    free = {place: shutil.disk_usage(place).free for place in places if place.exists()}
+    place = min(free, key=free.get)
+    text = f"{place}: no space left on the disk ({free[place] / 2**20:.0f} MiB free)"
+    whole = whole_checkpoints(Path(folder)) if folder else []
+    return f"{text}; the last whole checkpoint is {whole[-1]}, --resume continues from it" if whole else text

@@ -22,8 +22,17 @@ from modeling_leaner.hub import check_token, commit, contents, hub_errors
 
 from ..settings import RecipeArguments
 from ..tasks.base import Batch, Task, evaluation_generators, first_inputs, training_generators
-from .callbacks import CheckpointSteps, Clock, FiniteGuard, Interruption, MetricsFile, WarmupNotice, WeightAverage
-from .checkpoints import COMPLETE, declare_whole, rotate
+from .callbacks import (
+    CheckpointSteps,
+    Clock,
+    FiniteGuard,
+    Inspection,
+    Interruption,
+    MetricsFile,
+    WarmupNotice,
+    WeightAverage,
+)
+from .run_folder import COMPLETE, declare_whole, rotate
 
 
 METRICS_FILE = "metrics.jsonl"
@@ -91,28 +100,18 @@ class LeanTrainer(Trainer):
         )
         self.label_smoother = None  # compute_loss smooths, and only while training
         metrics_file = MetricsFile(self.folder / METRICS_FILE)
-        callbacks = [self.clock, self.average, metrics_file, WarmupNotice(), CheckpointSteps()]
-        for callback in (*callbacks, self.interruption):
+        for callback in (self.clock, self.average, metrics_file, WarmupNotice(), CheckpointSteps(), self.interruption):
             self.add_callback(callback)
         if args.inspect != "no":
-            self.add_inspection()
+            if self.eval_dataset is None or not has_length(self.eval_dataset):
+                raise ValueError("inspect: expected evaluation rows that are no stream; set holdout or eval_split")
+            inputs = first_inputs(task, self.eval_dataset, INSPECTED_ROWS)
+            inputs = {name: tensor.to(args.device) for name, tensor in inputs.items()}
+            self.add_callback(Inspection(self.log, inputs))
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
     # Data
-
-    def add_inspection(self) -> None:
-        """Logs the conditioning on the first held-out rows. Raises ValueError if there are none at hand."""
-        from modeling_leaner.inspection import rows_of
-
-        from .inspection import Inspection
-
-        if self.eval_dataset is None or not has_length(self.eval_dataset):
-            raise ValueError("inspect: expected evaluation rows that are no stream; set holdout or eval_split")
-
-        inputs = first_inputs(self.task, self.eval_dataset, INSPECTED_ROWS)
-        rows = rows_of({name: tensor.to(self.args.device) for name, tensor in inputs.items()})
-        self.add_callback(Inspection(self.log, rows))
 
     def _get_train_sampler(self, train_dataset=None):
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -200,18 +199,16 @@ class LeanTrainer(Trainer):
             logits = logits.flatten(0, -2)
             labels = labels.flatten()
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
-        if num_items_in_batch is not None:
-            loss = loss / num_items_in_batch
-            if self.args.world_size > 1:
-                loss = loss * self.accelerator.num_processes
+        if num_items_in_batch is not None:  # of all processes, whose gradients are averaged
+            loss = loss / num_items_in_batch * self.args.world_size
         else:
             loss = loss / (len(labels) if soft else (labels != -100).sum().clamp(min=1))
         return (loss, outputs) if return_outputs else loss
 
     def _get_num_items_in_batch(self, batch_samples, device):
+        """As Trainer's; of labels that are numbers, vectors, or classes mixed up, a loss is of each row."""
         if batch_samples and "labels" in batch_samples[0] and batch_samples[0]["labels"].is_floating_point():
-            rows = torch.tensor(sum(len(batch["labels"]) for batch in batch_samples), device=device)
-            return self.accelerator.gather(rows).sum() if self.args.world_size > 1 else rows
+            return torch.tensor(sum(map(row_count, batch_samples)) * self.args.world_size, device=device)
         return super()._get_num_items_in_batch(batch_samples, device)
 
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -261,8 +258,6 @@ class LeanTrainer(Trainer):
         super()._load_best_model()
         self.average.load(self.model, Path(self.state.best_model_checkpoint), self.args.device)
 
-    # The Hub
-
     def save_model(self, output_dir=None, _internal_call=False):
         """As Trainer's, which would push as well: a run goes to the Hub once it has its card.
 
@@ -271,61 +266,37 @@ class LeanTrainer(Trainer):
         chunk = self.args.loss_chunk_size
         if chunk is not None:
             self.model.config.loss_chunk_size = None
-        try:
-            super().save_model(output_dir, _internal_call=True)
-        finally:
-            if chunk is not None:
-                self.model.config.loss_chunk_size = chunk
+        super().save_model(output_dir, _internal_call=True)
+        if chunk is not None:
+            self.model.config.loss_chunk_size = chunk
 
-    def init_hf_repo(self, token=None, private=None):
-        """As Trainer's; raises ValueError, one line, where there is no token or the Hub does not make a repository."""
-        if token is None:
-            check_token()
-        if private is not None:
-            self.args.hub_private_repo = private  # transformers 5.17 has no argument for it
+    def finish_weights(self) -> None:
+        """Puts the average, if any, in place of the weights; raises NotFinite if one is NaN or infinite."""
+        self.average.replace_weights(self.model)
+        self.guard.check_finite(self.model, self.state.global_step)
+
+    # The Hub
+
+    def init_hf_repo(self, token=None, **options):
+        """As Trainer's; raises ValueError, one line, if there is no token or the Hub does not make a repository."""
+        check_token()
         with hub_errors(self.args.hub_model_id or self.folder.name):
-            super().init_hf_repo(token)
-
-    def push_to_hub(self, commit_message="End of training", blocking=True, token=None, revision=None, private=None):
-        """As Trainer's, but sends the run folder as it is, with the card that it has, without the training's state.
-
-        Returns the commit on the main process, None on the others. `private` is of a repository that is made now.
-
-        Raises:
-            ValueError: `blocking` is False; or the Hub does not take it, in one line that says why.
-        """
-        if not blocking:
-            raise ValueError("push_to_hub: blocking=False; a run is sent before the call returns")
-        if not self.is_world_process_zero():
-            return None
-        return self._send(self.folder, commit_message, revision, token, private)
+            super().init_hf_repo(token, **options)
 
     def _push_from_checkpoint(self, checkpoint_folder):
-        """Sends what loads of a checkpoint; where that fails, the training goes on."""
+        """Sends what loads of a checkpoint; if that fails, the training goes on."""
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
             return
         try:
-            self._send(Path(checkpoint_folder), f"Training in progress, step {self.state.global_step}")
+            self.send(Path(checkpoint_folder), f"Training in progress, step {self.state.global_step}")
         except ValueError as error:
             print(f"warning: not pushed at step {self.state.global_step}: {error}", file=sys.stderr)
 
-    def _send(
-        self,
-        folder: Path,
-        message: str,
-        revision: str | None = None,
-        token: str | None = None,
-        private: bool | None = None,
-    ) -> CommitInfo:
-        """One commit of a folder's files, as `leaner push` chooses and writes them."""
-        if self.hub_model_id is None:
-            self.init_hf_repo(token, private)
-        if revision is None:
-            revision = self.args.hub_revision
-        files = contents(folder, self.hub_model_id)
-        return commit(files, self.hub_model_id, message, revision=revision, token=token)
+    def send(self, folder: Path, message: str) -> CommitInfo:
+        """One commit of a folder's files, as `leaner push` chooses and writes them.
 
-    def finish_weights(self) -> None:
-        """Puts the average, if any, in place of the weights; raises NotFinite where one is NaN or infinite."""
-        self.average.replace_weights(self.model)
-        self.guard.check_finite(self.model, self.state.global_step)
+        Raises:
+            ValueError: the Hub does not take it, in one line that says why.
+        """
+        files = contents(folder, self.hub_model_id)
+        return commit(files, self.hub_model_id, message, revision=self.args.hub_revision)

@@ -21,7 +21,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import read_json, whole_folder, write_bytes, write_json
 from modeling_leaner.shapes import load_config
 
-from ..running.environment import code_commit, environment, machine_name
+from ..running.results import code_commit, environment, machine_name
 
 
 STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")
