@@ -48,19 +48,35 @@ def write_new(flag: str, path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def whole_folder(output: Path) -> Iterator[Path]:
-    """The path of a folder that the body makes and fills; it becomes `output` if all goes well, else nothing is left.
+def whole_folder(output: Path, replace: bool = False) -> Iterator[Path]:
+    """The path of a folder that the body makes and fills. It becomes `output` if all goes well; else nothing changes.
 
-    Raises OSError, naming `output`, if it cannot be written.
+    Args:
+        replace: it takes the place of the folder that is there.
+
+    Raises:
+        OSError: `output` cannot be written. It is named in the place of the folder, also in a ValueError of the body.
     """
     scratch = output.parent
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".unfinished-") as name:
+        scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=scratch, prefix=".unfinished-") as name:
             scratch = Path(name)
-            folder = scratch / output.name
-            yield folder
-            folder.rename(output)
+            folder, before = scratch / output.name, scratch / f"{output.name}.before"
+            try:
+                yield folder
+            except ValueError as error:
+                if str(folder) not in str(error):
+                    raise
+                raise ValueError(str(error).replace(str(folder), str(output))) from error
+            if replace and output.is_dir():
+                output.rename(before)  # deleted with the scratch folder, once the new one is in place
+            try:
+                folder.rename(output)
+            except BaseException:  # Ctrl-C, too
+                if before.is_dir():
+                    before.rename(output)
+                raise
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
         file = getattr(error, "filename", None)
         if isinstance(file, str) and not Path(file).absolute().is_relative_to(scratch.absolute()):

@@ -23,11 +23,11 @@ transformers.utils.logging.disable_progress_bar()
 @pytest.fixture(scope="module")
 def warm_stranger():
     """Published folders are verified by a process that has its libraries already."""
-    from modeling_leaner.training.publishing import recompute
+    from modeling_leaner.training.publishing import verify
 
     warm = WarmStranger()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recompute, "subprocess", warm)
+        patch.setattr(verify, "subprocess", warm)
         yield
     warm.close()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import leaner
-from modeling_leaner.training.publishing import folders, recompute, verify
+from modeling_leaner.training.publishing import folders, verify
 
 from modeling_leaner import LeanBERTConfig
 
@@ -57,10 +57,8 @@ EVIL = "open('EVIL', 'w')\n"
 OWN = LeanBERTConfig.auto_classes()
 ELSEWHERE = {**OWN, "AutoModel": "other/repo--modeling.X"}
 TAMPERINGS = {
-    "a changed file": (lambda folder: append(folder, "modeling_lean_bert.py", EVIL), "modeling_lean_bert.py: differs"),
-    "one byte": (lambda folder: append(folder, "layers_leaner.py", " "), "layers_leaner.py: differs"),
+    "a changed file": (lambda folder: append(folder, "layers_leaner.py", " "), "layers_leaner.py: differs"),
     "a missing file": (lambda folder: (folder / "heads_leaner.py").unlink(), "heads_leaner.py: missing"),
-    "an added file": (lambda folder: append(folder, "evil_lean.py", EVIL), "evil_lean.py: not a file of"),
     "a hidden file": (lambda folder: append(folder, ".evil.py", EVIL), ".evil.py: not a file of a published folder"),
     "another family's file": (
         lambda folder: append(folder, "modeling_lean_gpt.py", ""),
@@ -82,15 +80,15 @@ TAMPERINGS = {
     "a linked folder": (lambda folder: link(folder, "sub", folder.parent), "sub: a link to"),
     "other code": (
         lambda folder: edit_json(folder / "config.json", auto_map={**OWN, "AutoModel": "evil.X"}),
-        "config.json: auto_map: AutoModel is 'evil.X', expected 'modeling_lean_bert.LeanBERTModel'",
+        "config.json: auto_map is .*'evil.X'.*, expected .*'modeling_lean_bert.LeanBERTModel'",
     ),
     "another repository": (
         lambda folder: edit_json(folder / "config.json", auto_map=ELSEWHERE),
-        "config.json: auto_map: AutoModel is 'other/repo--modeling.X'",
+        "config.json: auto_map is .*'other/repo--modeling.X'",
     ),
     "one more class": (
         lambda folder: edit_json(folder / "config.json", auto_map={**OWN, "AutoModelForCTC": "modeling_lean_bert.X"}),
-        "config.json: auto_map: AutoModelForCTC is 'modeling_lean_bert.X', expected None",
+        "config.json: auto_map is .*'modeling_lean_bert.X'",
     ),
     "no auto_map": (lambda folder: edit_json(folder / "config.json", auto_map=None), "config.json: auto_map is None"),
     "another model_type": (
@@ -132,8 +130,6 @@ def test_tampered_code_is_named_and_never_runs(folder, name, monkeypatch, capsys
 
     for step in ("render", "metrics_of"):
         monkeypatch.setattr(verify, step, loaded)
-    monkeypatch.setattr(recompute, "prepare_evaluation", loaded)
-    monkeypatch.setattr(recompute.subprocess, "run", loaded)
     with pytest.raises(SystemExit, match="1 of 1 failed"):
         leaner("verify", folder)
     assert "FAILED" in capsys.readouterr().err
@@ -155,11 +151,6 @@ def test_a_folder_of_the_hubs_cache_is_made_of_links(folder):
     append(repository / "blobs", "layers_leaner.py", EVIL)
     with pytest.raises(ValueError, match="layers_leaner.py: differs"):
         folders.check_code(snapshot)
-
-
-def test_a_folder_that_is_not_there(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="nowhere: no such folder"):
-        leaner("verify", tmp_path / "nowhere")
 
 
 def test_renewed_copies(folder):

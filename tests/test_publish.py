@@ -22,14 +22,14 @@ from modeling_leaner.training.experiments.baselines import GUESSES, read_guesses
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.rows import Run, read_rows
-from modeling_leaner.training.publishing import cards, publish, recompute, verify
+from modeling_leaner.training.publishing import cards, publish, verify
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.running import loading, reevaluate
 from safetensors.torch import load_file, save_file
 from training_data import write_shape
 from workshop import GRID, small_listops, train_grid
 
-from modeling_leaner.files import sha256
+from modeling_leaner.files import sha256, whole_folder
 from modeling_leaner.shapes import load_config
 
 
@@ -88,7 +88,7 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
     publish.renew(load_results(loaded), loaded.baseline)
     after = {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png" and path.is_file()}
     assert {name for name in before if before[name] != after[name]} == set() and before.keys() == after.keys()
-    assert not list((workshop / "model_cards").glob(".publish-*"))
+    assert not list((workshop / "model_cards").glob(".unfinished-*"))
     with pytest.raises(ValueError, match="leanbert-deep: there already, of deep/bert.json in the grid tiny"):
         publish.read_target(target, loaded, "shallow/bert.json")
     with pytest.raises(ValueError, match="grids: there already, and not published by this command"):
@@ -199,7 +199,7 @@ def test_a_folder_takes_the_place_of_another_or_nothing_changes(error, tmp_path,
         return rename(path, place)
 
     def replace():
-        with publish.replacing(target) as folder:
+        with whole_folder(target, replace=True) as folder:
             folder.mkdir()
             (folder / "file").write_text("after")
 
@@ -224,13 +224,13 @@ def test_guesses_of_another_form(tmp_path, wrong):
 def test_tolerances_follow_the_rows(folder):
     """Those of results.json count for nothing: somebody may have widened them."""
     metrics = {"eval_accuracy": 0.7, "eval_loss": 0.5, "eval_perplexity": 50}
-    few, many = recompute.tolerances(metrics, 200), recompute.tolerances(metrics, 10_000)
+    few, many = verify.tolerances(metrics, 200), verify.tolerances(metrics, 10_000)
     assert (few["eval_accuracy"], many["eval_accuracy"]) == (pytest.approx(0.015), pytest.approx(0.002))
     assert few["eval_loss"] == 1e-3 and few["eval_perplexity"] == 0.05
     for found in ({}, {"eval_accuracy": 0.72}):
         with pytest.raises(ValueError, match="metrics.eval_accuracy is 0.7, the weights give"):
-            recompute.check_metrics("metrics", {"eval_accuracy": 0.7}, found, 200)
-    recompute.check_metrics("metrics", {"eval_accuracy": 0.7}, {"eval_accuracy": 0.71}, 200)
+            verify.check_metrics("metrics", {"eval_accuracy": 0.7}, found, 200)
+    verify.check_metrics("metrics", {"eval_accuracy": 0.7}, {"eval_accuracy": 0.71}, 200)
 
 
 def test_verification_finds_the_same_numbers(workshop, folder):
@@ -264,7 +264,7 @@ def test_the_evaluator_sees_no_results(folder, monkeypatch):
         seen["files"] = {path.name for path in Path(command[3]).iterdir()}
         return subprocess.CompletedProcess(command, 1, "", "Traceback\nValueError: stopped here")
 
-    monkeypatch.setattr(recompute.subprocess, "run", run)
+    monkeypatch.setattr(verify.subprocess, "run", run)
     with pytest.raises(ValueError, match="without the package failed: ValueError: stopped here"):
         verify.verify(folder, {})
     assert "model.safetensors" in seen["files"] and not {"results.json", "README.md"} & seen["files"]

@@ -10,7 +10,7 @@ from command import leaner
 from huggingface_hub import ModelCard
 from modeling_leaner.training.experiments.cuts import make_cuts
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.publishing import cards, folders, publish, verify
+from modeling_leaner.training.publishing import cards, publish, verify
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.reading import read_yaml
 from modeling_leaner.training.running.evaluation import evaluate
@@ -109,15 +109,6 @@ def test_an_older_record_is_completed_from_slim_json(project):
     Path(CUT, "slim.json").write_text(record)
 
 
-@pytest.mark.parametrize(
-    "record", [{"cuts": [{"part": "layers", "before": 1, "after": 1, "change": "x"}]}, {"cuts": 5}, {"cuts": []}]
-)
-def test_a_record_of_cuts_that_is_none(tmp_path, record):
-    (tmp_path / "slim.json").write_text(json.dumps(record))
-    with pytest.raises(ValueError, match="slim.json: cuts"):
-        folders.cuts_in(tmp_path)
-
-
 def test_a_damaged_record_makes_no_card(project, tmp_path):
     shutil.copytree(CUT, tmp_path / "leanbert-one")
     file = tmp_path / "leanbert-one/results.json"
@@ -131,7 +122,12 @@ def test_a_damaged_record_makes_no_card(project, tmp_path):
 def test_the_options_of_leaner_slim():
     """Layers by the numbers that came out; none where all were kept."""
     record = {"cuts": [{"part": "layers", "before": [0, 1, 2], "after": [0, 2]}]}
-    assert publish.slim_options({"layers": 2, "total_heads": 8}, record) == ["--keep", "0,2", "--total-heads", "8"]
+    assert publish.slim_options({"layers": 2, "total_heads": 8}, record) == [
+        "--keep-layers",
+        "0,2",
+        "--total-heads",
+        "8",
+    ]
     assert publish.slim_options({"layers": 3, "heads": 2}, {"cuts": []}) == ["--heads", "2"]
 
 

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 
 class WarmStranger:
-    """In place of `subprocess` in publishing/recompute.py."""
+    """In place of `subprocess` in publishing/verify.py."""
 
     def __init__(self):
         command = [sys.executable, "-I", __file__]

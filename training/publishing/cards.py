@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
+from huggingface_hub import ModelCard
+
 from modeling_leaner.family import FAMILIES
 from modeling_leaner.files import require, sha256, write_bytes
 from modeling_leaner.layers_leaner import WEIGHTS
@@ -13,7 +15,7 @@ from modeling_leaner.shapes import heads_of
 from ..experiments.evidence import baseline_of, dataset_name
 from ..experiments.grid import is_folder_name
 from ..experiments.statistics import gain, row_error
-from ..records import Cell, Evidence, Guess, PublishedResults, RunResults
+from ..records import Cell, Evidence, Guess, PublishedResults
 from ..records.results import LOCAL_FILES, RESULTS
 from ..running.card import (
     TRAINING_FIGURE,
@@ -23,18 +25,23 @@ from ..running.card import (
     plot,
     project_link,
     repository,
-    run_card,
     snippet,
+    templates_in,
 )
 from ..running.trainer import METRICS_FILE
 from ..tasks.distillation import loss_unit_of
 from ..tasks.registry import TASKS
-from .folders import Run, check_tensor_shapes, read_run
-from .rendering import fill_card
+from .folders import check_tensor_shapes, read_run
 
 
 README = "README.md"
 EVAL_RESULTS = ".eval_results/results.yaml"  # which the Hub reads
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def fill_card(template: str, **values: object) -> str:
+    """The text of a template that begins with metadata. Raises ValueError if these are no YAML for the Hub."""
+    return str(ModelCard(templates_in(TEMPLATES).get_template(template).render(values)))
 
 
 def best_of(evidence: Evidence) -> Guess | None:
@@ -75,14 +82,12 @@ def own_cell(folder: Path, config: Any, results: PublishedResults) -> Cell:
     return own
 
 
-def published_card(folder: Path, run: Run) -> str:
+def published_card(folder: Path, config: Any, results: PublishedResults) -> str:
     """The text of a published folder's card. Raises ValueError as `own_cell`, and if the weights are others."""
-    file = folder / RESULTS
-    results = run.results
+    file, weights = folder / RESULTS, folder / WEIGHTS
     evidence = results.evidence
     for name in (results.name, *results.partners):
         require(is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens")
-    weights = folder / WEIGHTS
     if not weights.is_file() or sha256(weights) != results.weights_sha256:
         raise ValueError(f"{weights}: missing, or not of weights_sha256 in {file}")
     task = TASKS[results.task]
@@ -94,19 +99,18 @@ def published_card(folder: Path, run: Run) -> str:
     is_local = results.dataset == LOCAL_FILES or ("/" in results.dataset and not evidence.hub)
     dataset = dataset_name(results)
     role = "baseline" if results.cell == evidence.baseline else "variant"
-    slim_options = results.cut_parent.slim_options if results.cut_parent else []
     return fill_card(
         "model_card.md",
-        metadata=metadata(results, run.config.model_type, hub=evidence.hub),
+        metadata=metadata(results, config.model_type, hub=evidence.hub),
         results=results,
         evidence=evidence,
-        own=own_cell(folder, run.config, results),
+        own=own_cell(folder, config, results),
         role="pruned model" if results.cut_parent else role,
         dataset=dataset,
         task=task,
-        family=FAMILIES[run.config.model_type.removeprefix("lean_")].title,
+        family=FAMILIES[config.model_type.removeprefix("lean_")].title,
         parent=repository(results.parent) if results.parent else None,
-        snippet=snippet(results, run.config, repository(results.name)),
+        snippet=snippet(results, config, repository(results.name)),
         scores=scores,
         best=best,
         ahead=gain(scores[0][1] - best.value, evidence.higher_is_better) if best else None,
@@ -114,41 +118,28 @@ def published_card(folder: Path, run: Run) -> str:
         printed=printed,
         data=evidence.data or f"The training data are {results.dataset}.",
         project=project_link(),
-        # published records call --keep-layers by its old name, --keep:
-        slim_options=shlex.join("--keep-layers" if word == "--keep" else word for word in slim_options),
+        slim_options=shlex.join(results.cut_parent.slim_options) if results.cut_parent else "",
         files=f" --data_files {evidence.data_files or 'FOLDER'}" if is_local else "",
         copies=f" --data_files {dataset}=FOLDER" if is_local else "",
     )
 
 
-def render(folder: Path) -> tuple[dict[str, str | None], RunResults]:
-    """The texts that are made of a folder's results, by file, None for no file; and the results.
+def render(folder: Path) -> tuple[dict[str, str | None], PublishedResults]:
+    """The texts that are made of a published folder's results, by file, None for no file; and the results.
 
     Raises:
         ValueError: config, results and weights do not fit each other.
     """
-    run = read_run(folder)
-    results = run.results
-    check_tensor_shapes(folder, results.architecture, run.config)
+    config, results, _ = read_run(folder)
     if not isinstance(results, PublishedResults):
-        return {README: run_card(folder, run.config, results)}, results
-    return {README: published_card(folder, run), EVAL_RESULTS: eval_results(results)}, results
-
-
-def draw_training(folder: Path) -> None:
-    """Draws the run of a published folder of a grid, if its log is there. Raises ValueError as `read_run`."""
-    log = folder / METRICS_FILE
-    if log.is_file():
-        run = read_run(folder)
-        loss_unit = loss_unit_of(TASKS[run.results.task], run.settings, run.config)
-        plot(log, folder / TRAINING_FIGURE, run.results.main_metric, loss_unit, best_of(run.results.evidence))
+        raise ValueError(f"{folder / RESULTS}: evidence is missing; leaner publish writes it")
+    check_tensor_shapes(folder, results.architecture, config)
+    return {README: published_card(folder, config, results), EVAL_RESULTS: eval_results(results)}, results
 
 
 def write_card(folder: Path) -> None:
-    """Writes what `render` makes of a folder, and for a folder of a grid its figure, once everything is checked."""
+    """Writes what `render` makes of a published folder, and draws its run if its log is there."""
     files, results = render(folder)
-    if isinstance(results, PublishedResults):
-        draw_training(folder)
     for name, text in files.items():
         path = folder / name
         if text is None:
@@ -156,3 +147,8 @@ def write_card(folder: Path) -> None:
         else:
             path.parent.mkdir(exist_ok=True)
             write_bytes(path, text.encode())
+    log = folder / METRICS_FILE
+    if log.is_file():
+        config, _, settings = read_run(folder)
+        loss_unit = loss_unit_of(TASKS[results.task], settings, config)
+        plot(log, folder / TRAINING_FIGURE, results.main_metric, loss_unit, best_of(results.evidence))

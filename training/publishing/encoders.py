@@ -6,6 +6,7 @@ and the ONNX graph in 8 bits. results.json holds how it was trained and the scor
 
 import json
 import shlex
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from modeling_leaner import exporting
 from modeling_leaner.conversion import ConversionError, convert, load_lean
-from modeling_leaner.files import read_json, sha256, write_bytes, write_json
+from modeling_leaner.files import read_json, sha256, whole_folder, write_bytes, write_json
 from modeling_leaner.hub import RECORD, copy_into, load_processors, sentence_transformers_files, without_local_paths
 from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.terminal import quiet_libraries
@@ -28,17 +29,15 @@ from ..experiments.grid import is_folder_name
 from ..records.results import RESULTS
 from ..running.card import project_link, repository, rounded
 from ..settings import without_idle_steps, words_of
-from .folders import CARDS, check_code, is_plain, renew_code, replacing, without_local_settings
-from .rendering import fill_card
+from .cards import README, fill_card
+from .folders import CARDS, MODULES, check_code, is_plain, renew_code
 
 
 KIND = "sentence encoder"
 LENGTH_FILE = "sentence_bert_config.json"
 VERSIONS_FILE = "config_sentence_transformers.json"
 RIVALS = Path("docs/encoders.csv")
-LIBRARY = "sentence-transformers"
 TOLERANCES = {WEIGHTS: 0.002, exporting.ONNX_INT8_FILE: 0.006}  # how far a score may be off on another processor
-SHORT = ("stsb",)
 STS_TESTS = embedding_benchmark.STS.keys() - {"stsb", "stsb_test"}
 
 
@@ -92,22 +91,22 @@ def publish_encoder(
     rows = embedding_benchmark.local_copies(data or list(embedding_benchmark.SOURCES))
     if len(STS_TESTS & rows.keys()) < 2 or not {"stsb_test", "qnli"} <= rows.keys():
         raise ValueError(f"--data: expected stsb_test, qnli and at least two of {', '.join(sorted(STS_TESTS))}")
-    run, cut = read_run(origin)
+    run, cut = read_origin(origin)
     others = sentence_transformers_files(origin.parent)
-    if "modules.json" not in others:
-        raise ValueError(f"{origin.parent}: no modules.json; expected an encoder of sentence-transformers")
+    if MODULES not in others:
+        raise ValueError(f"{origin.parent}: no {MODULES}; expected an encoder of sentence-transformers")
     torch.set_num_threads(threads)
-    model = load_lean(str(origin.run)).eval()
-    with replacing(target) as folder:
+    with whole_folder(target, replace) as folder, tempfile.TemporaryDirectory() as scratch:
         folder.mkdir()
-        shape = write_model(folder, model, origin, others)
-        with tempfile.TemporaryDirectory() as scratch:
-            parent = export_int8(origin.parent, Path(scratch) / Path(origin.base_model).name)
-            own = export_int8(str(folder), Path(scratch) / name)
-            (folder / exporting.ONNX_INT8_FILE).parent.mkdir()
-            own.rename(folder / exporting.ONNX_INT8_FILE)
-            sources = [origin.parent, str(folder), str(parent), str(folder / exporting.ONNX_INT8_FILE)]
-            benchmark = embedding_benchmark.compare(sources, rows, rounds)
+        shape = write_model(folder, origin, others)
+        exported = Path(scratch, "parent"), Path(scratch, "own")
+        for source, output in zip((origin.parent, str(folder)), exported):
+            exporting.export("onnx", source, output)
+        int8 = folder / exporting.ONNX_INT8_FILE
+        int8.parent.mkdir()
+        shutil.move(exported[1] / exporting.ONNX_INT8_FILE, int8)
+        sources = [origin.parent, str(folder), str(exported[0] / exporting.ONNX_INT8_FILE), str(int8)]
+        benchmark = embedding_benchmark.compare(sources, rows, rounds)
         short = Path(origin.base_model).name
         for measured, title in zip(benchmark["models"], (short, name, f"{short}, int8", f"{name}, int8")):
             measured["model"] = title
@@ -125,11 +124,11 @@ def publish_encoder(
             "sha256": {file: sha256(folder / file) for file in TOLERANCES},
         }
         write_json(folder / RESULTS, results)
-        write_bytes(folder / "README.md", card(folder).encode())
+        write_bytes(folder / README, card(folder).encode())
     return target
 
 
-def read_run(origin: Origin) -> tuple[dict, dict]:
+def read_origin(origin: Origin) -> tuple[dict, dict]:
     """The results of the run, and the slim.json of the folder that it began from.
 
     Raises:
@@ -148,13 +147,13 @@ def read_run(origin: Origin) -> tuple[dict, dict]:
     return run, read_json(record)
 
 
-def write_model(folder: Path, model, origin: Origin, others: Mapping[str, Path]) -> dict:
+def write_model(folder: Path, origin: Origin, others: Mapping[str, Path]) -> dict:
     """Weights in float16 that load as float32, tokenizer, files of sentence-transformers; returns what was written."""
-    counts = model.config.count_parameters()
+    model = load_lean(str(origin.run)).eval()
     shape = {
         "heads_per_layer": list(model.config.heads_per_layer),
         "parameters": model.num_parameters(),
-        "embedding_parameters": counts.embeddings,
+        "embedding_parameters": model.config.count_parameters().embeddings,
         "dimension": model.config.hidden_size,
     }
     model.pooler = load_lean(origin.parent).pooler  # which training drops; without it, loading would warn
@@ -187,16 +186,9 @@ def write_model(folder: Path, model, origin: Origin, others: Mapping[str, Path])
     return {"architecture": type(written).__name__, **shape, "max_length": length}
 
 
-def export_int8(source: str, output: Path) -> Path:
-    """The ONNX graph of an encoder in 8 bits, with the files that the benchmark reads beside it."""
-    exporting.export("onnx", source, output)
-    return output / exporting.ONNX_INT8_FILE
-
-
 def commands_of(name: str, origin: Origin, run: Mapping, cut: Mapping, rows: Mapping[str, str | None]) -> list[str]:
     """What made the folder, from the parent on, without paths of this machine."""
-    recipe = without_idle_steps(without_local_settings(run["recipe"]))
-    recipe |= {"teacher": origin.parent, "data_files": run["recipe"].get("data_files")}
+    recipe = without_idle_steps(run["recipe"]) | {"teacher": origin.parent}
     settings = {"shape": run["shape"], "seed": run["seed"], "output_dir": str(origin.run)}
     publish = ["leaner", "publish", str(origin.run), "--name", name, "--parent", origin.parent]
     publish += ["--base-model", origin.base_model, *(["--license", origin.license] if origin.license else [])]
@@ -263,9 +255,11 @@ def metadata(results: Mapping) -> str:
         for name, source in embedding_benchmark.STS.items()
         if name in own["scores"]
     ]
-    code = [] if results["architecture"] == "BertModel" else ["custom_code"]
+    tags = ["sentence-transformers", "feature-extraction", "transformers", "transformers.js", "onnx", "pruned"]
+    if results["architecture"] != "BertModel":
+        tags.append("custom_code")
     return ModelCardData(
-        library_name=LIBRARY,
+        library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         language="en",
         license=results["license"],
@@ -273,14 +267,14 @@ def metadata(results: Mapping) -> str:
         base_model_relation="finetune",  # the Hub knows no cut
         model_name=results["name"],
         eval_results=evaluations,
-        tags=[LIBRARY, "feature-extraction", "transformers", "transformers.js", "onnx", "pruned", *code],
+        tags=tags,
     ).to_yaml()
 
 
 def renew_encoder(folder: Path) -> None:
     """Writes code, if the folder has any, and card anew."""
     renew_code(folder)
-    write_bytes(folder / "README.md", card(folder).encode())
+    write_bytes(folder / README, card(folder).encode())
 
 
 # Verification
@@ -303,10 +297,10 @@ def verify_encoder(folder: Path, given: Mapping[str, str], short: bool = False) 
         if found != expected:
             raise ValueError(f"{place}: sha256.{file} is {expected}, the file has {found}")
     check_code(folder)
-    if (folder / "README.md").read_text(encoding="utf-8") != card(folder):
+    if (folder / README).read_text(encoding="utf-8") != card(folder):
         raise ValueError(f"{folder / 'README.md'}: not what leaner publish writes from {place}")
     scored = results["benchmark"]["models"][1]["scores"]
-    names = [name for name in scored if name in embedding_benchmark.SOURCES and (not short or name in SHORT)]
+    names = [name for name in scored if name in embedding_benchmark.SOURCES and (not short or name == "stsb")]
     rows = {name: given.get(name) for name in names}
     fresh = embedding_benchmark.compare([str(folder), str(folder / exporting.ONNX_INT8_FILE)], rows, rounds=0)
     for measured, stated, allowed in zip(fresh["models"], results["benchmark"]["models"][1::2], TOLERANCES.values()):

@@ -7,7 +7,7 @@ people. A grid that the page lacks gets a section at its end.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +22,12 @@ from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, summarise
 from ..records import PublishedResults
 from ..records.results import RESULTS
 from ..tasks.registry import TASKS
+from .cards import README, TEMPLATES
 from .encoders import RIVALS, is_encoder, kept
 from .figures import curves_figure, encoders_figure, forest_figure
 from .folders import published_folders, results_in
-from .rendering import TEMPLATES, markdown
 
 
-PAGE = "README.md"
 COMPARED = ("stsb_test", "qnli", "same_index")  # scores of encoders in the table
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 SECTION = "\n### {name}\n\n<!-- table: {name} -->\n<!-- end -->\n"
@@ -97,6 +96,13 @@ class GridSummary(NamedTuple):
             text += f", {variant}" if variant else ""
             text += ", new weights" if shape.endswith(".json") else ", pruned"
         return text
+
+
+def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a | within a cell is escaped, for it would end the cell."""
+    rows = [header, ["---"] * len(header), *lines]
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
 
 
 def heads_text(heads_per_layer: list[int], separator: str) -> str:
@@ -292,7 +298,7 @@ def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
 def render(cards: Path) -> str:
     """The page's text: the one that is there, or the template, with its tables renewed."""
     grids = read_grids(cards)
-    page = cards / PAGE
+    page = cards / README
     text = (page if page.is_file() else TEMPLATES / "index.md").read_text(encoding="utf-8")
     there = {name for _, name, _, _ in TABLE.findall(text)}
     text += "".join(SECTION.format(name=name) for name in grids if name not in there)
@@ -334,6 +340,6 @@ def write_index(cards: Path) -> Path:
     """
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
-    files = {**figures(cards), cards / PAGE: render(cards).encode()}
+    files = {**figures(cards), cards / README: render(cards).encode()}
     replace_files(files, [*cards.glob("curves-*.svg"), cards / "forest.svg", cards / "encoders.svg"])
-    return cards / PAGE
+    return cards / README

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import yaml
 
-from modeling_leaner.files import read_json, read_object, sha256, write_bytes, write_json
+from modeling_leaner.files import read_json, read_object, sha256, whole_folder, write_bytes, write_json
+from modeling_leaner.hub import RECORD, cut_of_layers
 from modeling_leaner.layers_leaner import WEIGHTS
-from modeling_leaner.slimming.slim import RECORD, cut_of_layers
 from modeling_leaner.terminal import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
@@ -27,7 +27,7 @@ from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, write_g
 from ..experiments.grid_results import GridResults, load_results
 from ..experiments.rows import finished_row, reported
 from ..reading import read_yaml
-from ..records import Continuations, Evidence, PublishedResults, RunResults, checked
+from ..records import Continuations, Evidence, PublishedResults, RunResults, SlimFile, checked
 from ..records.results import LOCAL_FILES, OWN_GRIDS, PUBLISHED, RESULTS
 from ..running.evaluation import prepare_evaluation
 from ..running.results import is_clone
@@ -37,19 +37,9 @@ from ..tasks.language import CausalLM
 from ..tasks.registry import TASKS
 from .cards import write_card
 from .encoders import is_encoder, renew_encoder
-from .folders import (
-    CARDS,
-    check_parent_weights,
-    published_folders,
-    renew_code,
-    replacing,
-    results_in,
-    slim_file_in,
-    without_local_settings,
-)
+from .folders import CARDS, published_folders, renew_code, results_in
 from .index import write_index
-from .recompute import UNVERIFIABLE, metrics_of, metrics_with, tolerances
-from .verify import verify
+from .verify import UNVERIFIABLE, metrics_of, tolerances, verify
 
 
 SUBSET = 200  # examples of the short verification
@@ -59,10 +49,9 @@ RUN_FILES = (  # what a published folder has of its run
 ).split()
 
 
-def write_published_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
-    """Writes the published recipe.yaml."""
-    text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(dict(recipe))
-    write_bytes(folder / RECIPE, text.encode())
+def without_data_files(recipe: Mapping[str, object]) -> dict[str, object]:
+    """The recipe of a run as it is published: without where data lie on one machine."""
+    return {key: value for key, value in recipe.items() if key != "data_files"}
 
 
 # What a published results.json says
@@ -115,7 +104,7 @@ def grid_folder(grid: Grid) -> str | None:
     return None if place.parent == Path(OWN_GRIDS) and is_clone(Path()) else place.as_posix()
 
 
-def checked_evidence(results: GridResults) -> Evidence:
+def evidence_of(results: GridResults) -> Evidence:
     """The evidence of the rows. Raises GridError if they are of another grid."""
     check_unchanged(results.grid, results.rows.values())
     return gather(results)
@@ -129,7 +118,7 @@ def slim_options(target: Mapping[str, object], record: Mapping[str, object]) -> 
         if name not in ("layers", "keep"):
             words += [f"--{name.replace('_', '-')}", str(value)]
         elif layers is not None:  # else all were kept
-            words += ["--keep", ",".join(map(str, layers["after"]))]
+            words += ["--keep-layers", ",".join(map(str, layers["after"]))]
     return words
 
 
@@ -139,18 +128,23 @@ def cut_parent(grid: Grid, shape: str, data_sha256: str) -> dict[str, object]:
     Raises:
         ValueError: `cut_from` is no published folder with the cut weights, evaluated on the same examples.
     """
-    file = Path(grid.cut_from) / RESULTS
-    if not grid.cut_from.startswith(PUBLISHED) or not file.is_file():
-        raise ValueError(f"cut_from: {grid.cut_from}: expected a published folder, {PUBLISHED}NAME, as the parent")
-    parent = checked(PublishedResults, read_json(file), file)
+    folder, record = Path(grid.cut_from), Path(shape) / RECORD
+    if not grid.cut_from.startswith(PUBLISHED) or not (folder / RESULTS).is_file():
+        raise ValueError(f"cut_from: {folder}: expected a published folder, {PUBLISHED}NAME, as the parent")
+    parent = checked(PublishedResults, read_json(folder / RESULTS), folder / RESULTS)
     if parent.data_sha256 != data_sha256:
-        raise ValueError(f"cut_from: {grid.cut_from} was evaluated on other rows than {shape}: data_sha256 differs")
-    recorded = slim_file_in(Path(shape)).parent_weights_sha256
-    check_parent_weights(f"{Path(shape) / RECORD}: parent_weights_sha256", recorded, Path(grid.cut_from))
+        raise ValueError(f"cut_from: {folder} was evaluated on other rows than {shape}: data_sha256 differs")
+    document = read_object(record)
+    recorded = checked(SlimFile, document, record).parent_weights_sha256
+    if recorded is not None and (folder / WEIGHTS).is_file() and sha256(folder / WEIGHTS) != recorded:
+        raise ValueError(
+            f"{record}: parent_weights_sha256 is {recorded}, but {folder / WEIGHTS} has another: the parent was "
+            "replaced; cut it again"
+        )
     return {
         "name": parent.name,
         "weights_sha256": recorded,
-        "slim_options": slim_options(grid.cuts[shape], read_object(Path(shape) / RECORD)),
+        "slim_options": slim_options(grid.cuts[shape], document),
         "parameters": parent.parameters,
         "steps": parent.train.steps,
         "metrics": parent.metrics,
@@ -179,7 +173,7 @@ def results_of_cell(
     metrics, rows, data = metrics_of(folder, [*options, "--max_eval_rows", str(SUBSET)])
     parent = None
     if is_cut(grid, shape):
-        untrained = metrics_with(Path(shape) / WEIGHTS, folder, options)
+        untrained, _, _ = metrics_of(folder, options, Path(shape) / WEIGHTS)
         parent = {**cut_parent(grid, shape, results.data_sha256), "untrained_metrics": untrained}
     published = {
         **results.document(),
@@ -188,7 +182,7 @@ def results_of_cell(
         "shape": reproducible_shape(grid, shape, folder),
         "partners": grid.partners(shape),
         "license": license,
-        "recipe": without_local_settings(results.recipe),
+        "recipe": without_data_files(results.recipe),
         "weights_sha256": sha256(folder / WEIGHTS),
         "tolerances": tolerances(results.metrics, results.rows),
         "subset": {
@@ -243,7 +237,7 @@ def renew(loaded: GridResults, shape: str, license: str | None = None) -> Path:
     results = read_target(target, grid, shape)
     fresh = {
         "partners": grid.partners(shape),
-        "evidence": checked_evidence(loaded),
+        "evidence": evidence_of(loaded),
         "grid_folder": grid_folder(grid),
         "license": license or results.license,
     }
@@ -252,19 +246,13 @@ def renew(loaded: GridResults, shape: str, license: str | None = None) -> Path:
             raise ValueError(f"{target / RECORD}: not the cut of {Path(shape) / RECORD}")
         fields = cut_parent(grid, shape, results.data_sha256)
         fresh["cut_parent"] = results.cut_parent.model_copy(update=fields)
-    renew_folder(target, results.model_copy(update=fresh))
-    write_grid(grid)  # what no run depends on may have changed
-    return target
-
-
-def renew_folder(target: Path, results: PublishedResults | None = None) -> None:
-    """Writes code and card of a published folder, and its results if they are given, all or nothing."""
-    with replacing(target) as folder:
+    with whole_folder(target, replace=True) as folder:
         shutil.copytree(target, folder)
         renew_code(folder)
-        if results is not None:
-            write_json(folder / RESULTS, results.document())
+        write_json(folder / RESULTS, results.model_copy(update=fresh).document())
         write_card(folder)
+    write_grid(grid)  # what no run depends on may have changed
+    return target
 
 
 def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license: str | None = None) -> Path:
@@ -296,16 +284,17 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license:
         if scored:
             write_json(grid.path(GUESSES), [guess.document() for guess in scored])
             loaded = GridResults(grid, loaded.rows)  # without the guesses that it has read before
-    results = results_of_cell(source, grid, shape, checked_evidence(loaded), options, license)
-    with replacing(target) as folder:
+    results = results_of_cell(source, grid, shape, evidence_of(loaded), options, license)
+    with whole_folder(target, replace=True) as folder:
         folder.mkdir()
         for path in (path for pattern in RUN_FILES for path in source.glob(pattern)):
             shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         if results.cut_parent is not None:
             shutil.copyfile(Path(shape) / RECORD, folder / RECORD)
         renew_code(folder)
-        recipe = without_local_settings(read_yaml(source / RECIPE)) | {"shape": results.shape}
-        write_published_recipe(folder, recipe)
+        recipe = without_data_files(read_yaml(source / RECIPE)) | {"shape": results.shape}
+        text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
+        write_bytes(folder / RECIPE, text.encode())
         write_json(folder / RESULTS, results.document())
         write_card(folder)
         verify(folder, {dataset_name(results): list(data_files)} if data_files else {})
@@ -347,18 +336,16 @@ def renew_all() -> None:
     for folder in published_folders(CARDS):
         if is_encoder(folder):
             renew_encoder(folder)
-            print(folder)
-            continue
-        results = results_in(folder / RESULTS)
-        if isinstance(results, PublishedResults):
+        else:
+            results = results_in(folder / RESULTS)
+            if not isinstance(results, PublishedResults):
+                raise ValueError(f"{folder}: a run, which no grid has published")
             file = results.grid_file
             if file not in loaded:
                 loaded[file] = load_results(load_grid(Path(file)))
             if (loaded[file].grid.publish or {}).get(results.cell) != folder.name:
                 raise ValueError(f"{folder}: {file} does not have it under publish")
             renew(loaded[file], results.cell)
-        else:
-            raise ValueError(f"{folder}: a run, which no grid has published")
         print(folder)
 
 

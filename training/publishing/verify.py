@@ -5,25 +5,108 @@ results.json; the card is the one that `leaner publish` writes; the data have th
 come out again in a process that cannot import this package and sees neither results.json nor the card.
 """
 
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import EvalPrediction
+
+from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments.embedding_benchmark import SOURCES
 from ..reading import read_yaml
-from ..records import PublishedResults, RunResults
+from ..records import RunResults
 from ..records.results import RESULTS
+from ..running import reevaluate
+from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
+from ..running.trainer import METRICS_FILE, scores
 from ..settings import copy_options
+from ..tasks.base import Task, evaluation_batches
 from .cards import render
 from .encoders import is_encoder, verify_encoder
-from .folders import CARDS, check_code, check_links, check_there, published_folders, results_in
-from .recompute import check_metrics, metrics_of
+from .folders import CARDS, check_code, check_links, published_folders, results_in
 
 
 Copies = dict[str, list[str]]
+
+UNVERIFIABLE = ("embedding", "question-answering")  # tasks whose outputs or labels `score_outputs` does not read
+LOSSES = ("loss", "perplexity", "bits_per_byte", "squared_error")  # parts of their names
+# What the other process does not get to see:
+HIDDEN = (RESULTS, "README.md", ".eval_results", METRICS_FILE, "*.png", "checkpoint-*")
+
+
+def metrics_of(
+    folder: Path, options: list[str], weights: Path | None = None
+) -> tuple[dict[str, float], int, str | None]:
+    """Metrics, number and hash of the evaluation examples, by `reevaluate.py`, a process without this package.
+
+    Args:
+        options: of `leaner evaluate`.
+        weights: in the place of the folder's own.
+
+    Raises:
+        ValueError: the data cannot be read, or the other process fails; one line.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        evaluation = prepare_evaluation(str(folder), options, str(scratch / "unused"))
+        task, rows = evaluation.task, evaluation.held_out.rows
+        size = evaluation.arguments.per_device_eval_batch_size
+        inputs = {
+            f"{index}.{name}": tensor.contiguous().clone()
+            for index, batch in enumerate(evaluation_batches(task, rows, range(len(rows)), size))
+            for name, tensor in batch.items()
+        }
+        model, given, outputs = (scratch / name for name in ("model", "inputs.safetensors", "outputs.safetensors"))
+        shutil.copytree(folder, model, ignore=shutil.ignore_patterns(*HIDDEN))
+        if weights is not None:
+            shutil.copyfile(weights, model / WEIGHTS)
+        save_file(inputs, given)
+        command = [sys.executable, "-I", reevaluate.__file__, model, task.head, given, outputs]
+        environment = {**os.environ, "HF_MODULES_CACHE": str(scratch / "modules")}
+        process = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True, check=False)
+        if process.returncode:
+            reason = (process.stderr.strip().splitlines() or ["no message"])[-1].replace(str(model), str(folder))
+            raise ValueError(f"{folder}: loading and running it without the package failed: {reason}")
+        metrics = score_outputs(task, inputs, load_file(outputs))
+    return metrics, len(rows), evaluation.held_out.sha256
+
+
+def score_outputs(task: Task, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> dict[str, float]:
+    """The metrics of a model's outputs, named as the Trainer names them."""
+    indices = range(len(outputs))
+    labels = np.concatenate([inputs[f"{index}.labels"].numpy().reshape(-1) for index in indices])
+    predictions = torch.cat([outputs[str(index)] for index in indices])
+    metrics = task.score(EvalPrediction(predictions.numpy(), labels))
+    if task.head.endswith("Classification") and not task.regression:
+        loss = torch.nn.functional.cross_entropy(predictions, torch.from_numpy(labels))
+        metrics = {**metrics, "loss": float(loss)}
+    return scores({f"eval_{name}": float(value) for name, value in metrics.items()})
+
+
+def tolerances(metrics: dict[str, float], rows: int) -> dict[str, float]:
+    """How far each metric may be off on another machine: a loss by 1e-3 of it, a share by a few examples."""
+    return {
+        name: 1e-3 * max(1.0, abs(value)) if any(part in name for part in LOSSES) else max(2e-3, 3 / rows)
+        for name, value in metrics.items()
+    }
+
+
+def check_metrics(place: str, stated: dict[str, float], found: dict[str, float], rows: int) -> None:
+    """Raises ValueError for the first stated metric that the weights do not give, within its tolerance."""
+    for name, allowed in tolerances(stated, rows).items():
+        value, fresh = stated[name], found.get(name)
+        if fresh is None or not abs(fresh - value) <= allowed:
+            raise ValueError(f"{place}.{name} is {value}, the weights give {fresh} (± {allowed:g})")
 
 
 def names_of(results: RunResults) -> list[str]:
@@ -46,27 +129,20 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
     Raises:
         ValueError: one line that names file and field of what does not hold.
     """
-    check_there(folder)
     check_links(folder)
     if is_encoder(folder):
         return verify_encoder(folder, {name: paths[0] for name, paths in given.items()}, short)
     check_code(folder)  # before anything of the folder is loaded, let alone run
     files, results = render(folder)
-    if not isinstance(results, PublishedResults):
-        raise ValueError(f"{folder / RESULTS}: evidence is missing; leaner publish writes it")
+    file = folder / RESULTS
     for name, text in files.items():
         path = folder / name
         if (path.read_text(encoding="utf-8") if path.is_file() else None) != text:
-            raise ValueError(f"{path}: not what leaner publish writes from {folder / RESULTS}")
+            raise ValueError(f"{path}: not what leaner publish writes from {file}")
     if read_yaml(folder / RECIPE) != {**results.recipe, "shape": results.shape}:
-        raise ValueError(f"{folder / RECIPE}: not the recipe of {folder / RESULTS}")
-    return verify_metrics(folder, results, local_files(results, given), short)
-
-
-def verify_metrics(folder: Path, results: PublishedResults, copy: list[str], short: bool) -> str:
-    """The data and the metrics of a folder of a grid. Raises ValueError as `verify`."""
-    file = folder / RESULTS
+        raise ValueError(f"{folder / RECIPE}: not the recipe of {file}")
     expected = results.subset if short else results
+    copy = local_files(results, given)
     options = copy_options(results.recipe, copy)
     if short:
         options += ["--max_eval_rows", str(expected.max_eval_rows)]
