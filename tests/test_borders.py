@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import modeling_leaner
 from modeling_leaner.cli.app import app
-from modeling_leaner.conversion import BERT, GPT, VIT, ConversionError, convert, convert_checkpoint, load_lean
+from modeling_leaner.conversion import BERT, GPT, SHARED, VIT, ConversionError, convert, convert_checkpoint, load_lean
 from modeling_leaner.shapes import load_config, load_shape
 
 
@@ -136,7 +136,7 @@ def test_every_key_that_a_model_reads_is_known(relative):
         text = file.read_text()
         read |= set(re.findall(r"\bconfig\.([a-z_]\w*)", text))
         read |= set(re.findall(r"getattr\((?:self\.)?config, \"(\w+)\"", text))
-    known = {*relative.fields, *relative.only, *relative.shared, *READ_ELSEWHERE}
+    known = {*relative.fields, *relative.only, *SHARED, *READ_ELSEWHERE}
     assert read - known == set()
 
 

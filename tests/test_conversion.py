@@ -165,23 +165,20 @@ def test_folders(tmp_path, dtype):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("config", "message"),
     [
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
-        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn=True"),
-        ({"scale_attn_weights": False}, "scale_attn_weights=False"),
-        ({"add_cross_attention": True}, "add_cross_attention=True"),
-        ({"embd_pdrop": 0.3}, "embd_pdrop=0.3 differs from resid_pdrop=0.1"),
+        (transformers.GPT2Config(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx=True"),
+        (transformers.GPT2Config(reorder_and_upcast_attn=True), "reorder_and_upcast_attn=True"),
+        (transformers.GPT2Config(scale_attn_weights=False), "scale_attn_weights=False"),
+        (transformers.GPT2Config(add_cross_attention=True), "add_cross_attention=True"),
+        (transformers.GPT2Config(embd_pdrop=0.3), "embd_pdrop=0.3 differs from resid_pdrop=0.1"),
+        (transformers.BertConfig(is_decoder=True), "is_decoder=True"),
+        (transformers.AlbertConfig(), "model_type 'albert'"),
     ],
 )
-def test_options_without_a_relative(options, message):
+def test_options_without_a_relative(config, message):
     with pytest.raises(ConversionError, match=message):
-        to_lean_config(transformers.GPT2Config(**options))
-
-
-def test_decoder_bert_has_no_relative():
-    with pytest.raises(ConversionError, match="is_decoder=True"):
-        to_lean_config(transformers.BertConfig(is_decoder=True))
+        to_lean_config(config)
 
 
 @pytest.mark.parametrize(("stated", "expected"), [(None, 0.3), (0.0, 0.0), (0.2, 0.2)])
@@ -208,8 +205,6 @@ def test_classes_without_a_relative():
     config = transformers.BertConfig(hidden_size=24, num_hidden_layers=1, intermediate_size=8, vocab_size=20)
     with pytest.raises(ConversionError, match="BertForNextSentencePrediction has no relative"):
         convert(transformers.BertForNextSentencePrediction(config))
-    with pytest.raises(ConversionError, match="model_type 'albert'"):
-        to_lean_config(transformers.AlbertConfig())
 
 
 def test_strict_about_tensors(tmp_path):
@@ -248,11 +243,6 @@ def test_damaged_sources(tmp_path):
         torch.save(source.state_dict(), tmp_path / name / "pytorch_model.bin")
         with pytest.raises(OSError, match="pytorch_model.bin is a pickle"):
             convert_checkpoint(tmp_path / name, tmp_path / "out")
-        (tmp_path / name / "pytorch_model.bin").unlink()
-    config = tmp_path / "theirs" / "config.json"
-    config.write_text(config.read_text().replace('"hidden_size": 48', '"hidden_size": "wide"'))
-    with pytest.raises(ConversionError, match="config.json.*hidden_size"):
-        convert_checkpoint(tmp_path / "theirs", tmp_path / "out")
 
 
 def test_generation_config_and_tokenizer_come_along(tmp_path):
@@ -310,33 +300,28 @@ def test_tensors_that_are_no_weights(bert, tmp_path, change, message):
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
-def test_nan_in_a_lean_model():
-    lean = convert(build("BertModel", SHAPES["bert"][0]))
-    with torch.no_grad():
-        lean.layers[0].mlp.fc1.bias[2] = float("nan")
-    with pytest.raises(ConversionError, match="NaN or infinite weights in layers.0.mlp.fc1.bias"):
-        convert(lean)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be an integer from 1 to 10,000, got 1000000000"),
         ({"vocab_size": 10**10}, "vocab_size must be an integer from 1"),
-        ({"hidden_act": "gleu"}, "hidden_act 'gleu'"),
+        ({"hidden_act": "gleu"}, "theirs: .*hidden_act 'gleu'"),
+        ({"hidden_size": "wide"}, "theirs: .*'hidden_size'"),
         ({"dtype": "foo"}, "has no attribute 'foo'"),
-        ({"id2label": "abc"}, "config.json: (cannot be read|Validation error for field 'id2label')"),
+        ({"id2label": "abc"}, "theirs: (cannot be loaded|Validation error for field 'id2label')"),
         ({"architectures": None}, "architectures in config.json is None, expected one of BertForMaskedLM, "),
         ({"architectures": "BertModel"}, "architectures.* 'BertModel'"),
         ({"architectures": ["BertModel", "BertForMaskedLM"]}, "expected one of BertForMaskedLM, "),
-        ({"model_type": 7}, "config.json: expected an object whose model_type is one of vit, lean_vit, bert, "),
-        ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.E"}}, "expected an object whose model_type"),
+        ({"model_type": "albert"}, "model_type 'albert' has no relative here, expected one of vit, lean_vit, bert, "),
+        ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.E"}}, "theirs: model_type 'evil' has no relative"),
     ],
 )
 def test_configurations_that_cannot_be_converted(bert, tmp_path, values, message):
     edit_config(bert, **values)
-    with pytest.raises(ConversionError, match=message):
+    (bert / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(ConversionError, match=message) as refusal:
         convert_checkpoint(bert, tmp_path / "ours")
+    assert "\n" not in str(refusal.value) and not (tmp_path / "ran").exists()
 
 
 def test_only_what_is_damaged_is_called_so(bert, tmp_path, monkeypatch):
@@ -362,12 +347,12 @@ def test_sources_that_hold_no_checkpoint(bert, tmp_path):
     for source in (tmp_path / "nowhere", bert / "config.json"):
         with pytest.raises(OSError, match=f"{source}: no such folder"):
             convert_checkpoint(source, tmp_path / "ours")
-    for text, message in (("{", "not a JSON file"), ("null", "expected an object")):
+    for text in ("{", "null"):
         (bert / "config.json").write_text(text)
-        with pytest.raises((OSError, ConversionError), match=f"config.json: {message}"):
+        with pytest.raises((OSError, ConversionError), match=str(bert)):
             convert_checkpoint(bert, tmp_path / "ours")
     (bert / "config.json").unlink()
-    with pytest.raises(OSError, match="config.json: missing"):
+    with pytest.raises(OSError, match="config.json"):
         convert_checkpoint(bert, tmp_path / "ours")
 
 

@@ -6,7 +6,7 @@ import pytest
 from modeling_leaner.training.publishing.folders import check_no_other_code, config_class_of
 from modeling_leaner.training.tasks.distillation import mapped_layers
 
-from modeling_leaner import conversion, files, hub
+from modeling_leaner import files, hub
 from modeling_leaner.files import read_json, read_object
 from modeling_leaner.layers_leaner import INDEX, find_weights
 
@@ -55,7 +55,6 @@ def test_json_is_read(tmp_path):
     "name, read",
     [
         ("config.json", config_class_of),
-        ("config.json", conversion._check_config),
         (INDEX, find_weights),
         ("modules.json", check_no_other_code),
         ("modules.json", lambda folder: hub.read_source_json(str(folder), "modules.json")),
