@@ -121,7 +121,7 @@ def test_the_source_archive_has_no_tests(installed):
     (source,) = site.parent.glob("*.tar.gz")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"setup.cfg", "LICENSE", "README.md", "training/train.py", "modeling_leaner/shapes.py"} <= names
+    assert {"setup.cfg", "LICENSE", "docs/package.md", "training/train.py", "modeling_leaner/shapes.py"} <= names
     assert not [name for name in names if name.startswith("tests")]
 
 
