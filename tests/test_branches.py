@@ -11,12 +11,11 @@ import yaml
 from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import baselines, branches, runs, sweep
-from modeling_leaner.training.experiments.grid import GridError, load_grid
-from modeling_leaner.training.experiments.grid_results import GridResults, load_results
-from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
-from modeling_leaner.training.experiments.runs import options_of_run
-from modeling_leaner.training.experiments.soundness import check_grid
+from modeling_leaner.training.experiments.grid import GridError, Run, load_grid, reported
+from modeling_leaner.training.experiments.results import GridResults, load_results, read_rows
+from modeling_leaner.training.experiments.runs import check_grid, options_of_run, result_row
 from modeling_leaner.training.experiments.statistics import summarise
+from modeling_leaner.training.records.rows import ADDED, COLUMNS
 from modeling_leaner.training.running.run_folder import whole_checkpoints
 from training_data import documents, write_shape
 
@@ -349,7 +348,7 @@ def test_guesses_read_what_the_longest_branch_has_read(workshop, monkeypatch):
         read.append(baselines.rows_trained_on(task.arguments))
 
     monkeypatch.setattr(sweep, "guesses_on", guess)
-    sweep.guesses_of_grid(load_results(workshop()), [])
+    sweep.write_guesses(workshop())
     assert read == [20 * 8]
 
 

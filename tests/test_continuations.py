@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from datasets import load_dataset
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import continuations
-from modeling_leaner.training.experiments.continuations import (
+from modeling_leaner.training.publishing import continuations, publish
+from modeling_leaner.training.publishing.continuations import (
     LEAST,
     PROMPT_WORDS,
     PROMPTS,
@@ -15,7 +15,6 @@ from modeling_leaner.training.experiments.continuations import (
     plain_words,
     prompts_of,
 )
-from modeling_leaner.training.publishing import publish
 from spellchecker import SpellChecker
 from training_data import LOCAL_DATA, documents, write_shape
 

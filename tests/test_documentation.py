@@ -22,7 +22,7 @@ import yaml
 from encoders import write_stand_ins
 from hub_server import LocalHub, reached
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.soundness import check_grid
+from modeling_leaner.training.experiments.runs import check_grid
 from transformers.utils import is_torchvision_available
 from typer.main import get_command
 from typer.testing import CliRunner

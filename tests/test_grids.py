@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.runs import run_arguments
-from modeling_leaner.training.experiments.soundness import check_grid
+from modeling_leaner.training.experiments.runs import check_grid, run_arguments
 from modeling_leaner.training.experiments.sweep import write_guesses
 from modeling_leaner.training.settings import RECIPES
 

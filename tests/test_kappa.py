@@ -7,11 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from modeling_leaner.training.experiments import kappa
-from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.grid_results import GridResults
-from modeling_leaner.training.experiments.rows import reported
+from modeling_leaner.training.experiments.grid import load_grid, reported
+from modeling_leaner.training.experiments.results import GridResults
 from modeling_leaner.training.records import ResultRow
+from modeling_leaner.training.studies import kappa
 from scipy import stats
 
 from modeling_leaner.shapes import load_config

@@ -19,9 +19,8 @@ from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import baselines, runs
 from modeling_leaner.training.experiments.baselines import GUESSES, read_guesses
-from modeling_leaner.training.experiments.grid import GridError, load_grid
-from modeling_leaner.training.experiments.grid_results import GridResults, load_results
-from modeling_leaner.training.experiments.rows import Run, read_rows
+from modeling_leaner.training.experiments.grid import GridError, Run, load_grid
+from modeling_leaner.training.experiments.results import GridResults, load_results, read_rows
 from modeling_leaner.training.publishing import cards, publish, verify
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.running import loading, reevaluate

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from modeling_leaner.training.experiments.evidence import gather
 from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
-from modeling_leaner.training.experiments.grid_results import load_results
+from modeling_leaner.training.experiments.results import load_results
 from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.publishing import verify
 from modeling_leaner.training.publishing.encoders import is_encoder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from modeling_leaner.training import records
-from modeling_leaner.training.experiments.rows import ADDED, read_rows, write_rows
+from modeling_leaner.training.experiments.results import ADDED, read_rows, write_rows
 from modeling_leaner.training.publishing.encoders import is_encoder
 from modeling_leaner.training.publishing.folders import results_in
 

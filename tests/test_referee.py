@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 import torch
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import kappa
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.grid_results import load_folder, load_results
+from modeling_leaner.training.experiments.results import load_folder, load_results
 from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.running.results import processor_flags
+from modeling_leaner.training.studies import kappa
 from safetensors.torch import load_file
 from scipy import stats
 from training_data import write_shape

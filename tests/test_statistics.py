@@ -13,11 +13,9 @@ import yaml
 from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import statistics
-from modeling_leaner.training.experiments.grid import GridError, check_unchanged, load_grid, write_grid
-from modeling_leaner.training.experiments.grid_results import GridResults, tune
-from modeling_leaner.training.experiments.rows import RowsByRun, Run
-from modeling_leaner.training.experiments.soundness import check_tuning
-from modeling_leaner.training.experiments.summary_tables import show
+from modeling_leaner.training.experiments.grid import GridError, Run, check_unchanged, load_grid, write_grid
+from modeling_leaner.training.experiments.results import GridResults, RowsByRun, tune
+from modeling_leaner.training.experiments.runs import check_grid
 from modeling_leaner.training.records import ResultRow
 from modeling_leaner.training.running import results
 from scipy import stats
@@ -170,7 +168,7 @@ def test_the_best_rate_is_that_of_the_mean_over_the_tuning_seeds(tmp_path, capsy
     found = cells(grid, rows)
     assert (found[LEAN]["tuning_lead"], found[LEAN]["tuning_spread"]) == pytest.approx((0.005, 0.02))
     assert found[LEAN]["notes"][-1].startswith("tie") and not any("tie" in note for note in found[SHALLOW]["notes"])
-    show(summarised(grid, rows), grid)
+    statistics.show(summarised(grid, rows), grid)
     assert f"{LEAN}: learning rate 0.001 leads by 0.0050" in capsys.readouterr().out
 
 
@@ -229,10 +227,10 @@ def tuning_of(**overrides):
 def test_an_unsound_tuning_is_refused(tmp_path, changes, message):
     grid = grid_of(tmp_path, **changes)
     if message is None:
-        check_tuning(grid)
+        check_grid(grid)
         return
     with pytest.raises(GridError) as error:
-        check_tuning(grid)
+        check_grid(grid)
     assert str(error.value) == f"{message}; or say in unsound_tuning why the rates may not be the best"
 
 
@@ -277,7 +275,7 @@ def test_contrasts_by_scipy(tmp_path, capsys):
     assert corrected == pytest.approx([steps[sorted(raw).index(p)] for p in raw])
     means = [sum(values[shape][:3]) / 3 for shape in (LEAN, SHALLOW)]
     assert first["row_error"] == pytest.approx(sum(mean * (1 - mean) / 400 for mean in means) ** 0.5)
-    show(found, grid)
+    statistics.show(found, grid)
     said = capsys.readouterr().out
     assert f"{LEAN} − {SHALLOW}: +0.0367" in said and json.loads(said.splitlines()[-1]) == json.loads(
         json.dumps(found)
@@ -288,7 +286,7 @@ def test_contrasts_of_few_runs(tmp_path, capsys):
     """What was fixed beforehand is corrected together, also what has not run."""
     grid = grid_of(tmp_path, contrasts=[[LEAN, BASE], [SHALLOW, BASE]], **ONE_RATE)
     found = summarised(grid, reported({BASE: [0.4, 0.5], LEAN: [0.3]}))
-    show(found, grid)
+    statistics.show(found, grid)
     assert f"{SHALLOW} − {BASE}: –" in capsys.readouterr().out
     one, none = found["contrasts"]
     assert (one["pairs"], one["p"], one["p_corrected"]) == (1, None, None)

@@ -22,10 +22,9 @@ from command import leaner
 from filelock import lock_descriptor
 from modeling_leaner.training.data.sources import load_training
 from modeling_leaner.training.experiments import runs, sweep
-from modeling_leaner.training.experiments.grid import SET_BY_SWEEP, GridError, load_grid
-from modeling_leaner.training.experiments.grid_results import GridResults, tune
-from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
-from modeling_leaner.training.experiments.soundness import check_grid_metric
+from modeling_leaner.training.experiments.grid import SET_BY_SWEEP, GridError, Run, load_grid
+from modeling_leaner.training.experiments.results import COLUMNS, GridResults, read_rows, tune
+from modeling_leaner.training.experiments.runs import check_metric
 from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.settings import RecipeArguments
 from scipy import stats
@@ -381,7 +380,7 @@ def test_the_metric_is_the_one_that_counts_or_the_loss(bench, recipe, metric, ov
     Path("grid.yaml").write_text(yaml.safe_dump({**bench.grid, **changes, "overrides": overrides or None}))
     grid = load_grid(Path("grid.yaml"))
     with nullcontext() if known else pytest.raises(GridError, match="^metric: "):
-        check_grid_metric(grid)
+        check_metric(grid)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import pytest
 from modeling_leaner.training import train
 from modeling_leaner.training.data import builtin, sources
 from modeling_leaner.training.experiments import runs
-from modeling_leaner.training.experiments.grid import load_grid, write_grid
-from modeling_leaner.training.experiments.grid_results import load_results
-from modeling_leaner.training.experiments.rows import Run, result_row, write_rows
+from modeling_leaner.training.experiments.grid import Run, load_grid, write_grid
+from modeling_leaner.training.experiments.results import load_results, write_rows
 
 
 GRID = {
@@ -48,7 +47,7 @@ def train_grid(file, local=()):
             run = Run("report", shape, seed, grid.learning_rates[0])
             words = runs.command(load_results(grid), run, local)[len(runs.TRAIN_COMMAND) :]
             train.main([*words, "--disable_tqdm", "true"])
-            rows[run] = dataclasses.replace(result_row(grid, run), jobs=1)
+            rows[run] = dataclasses.replace(runs.result_row(grid, run), jobs=1)
     with grid.path("results.csv").open("w", newline="") as opened:
         write_rows(rows.values(), opened)
     write_grid(grid)

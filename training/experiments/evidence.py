@@ -12,7 +12,7 @@ from ..running.results import computed_on, machine_name
 from .baselines import best_guess
 from .branches import PARTS
 from .grid import Grid, is_cut
-from .grid_results import GridResults, load_folder
+from .results import GridResults, load_folder
 from .statistics import Cells, Summary, summarise
 from .timings import config_of, length_of
 

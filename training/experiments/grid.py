@@ -40,7 +40,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import (
@@ -69,6 +69,7 @@ MAY_GROW = ("shapes", "seeds", "learning_rates", "cuts")
 MAY_CHANGE = "baseline output_dir beside publish data data_files hub length unsound_tuning seeds_of".split()
 
 CUT_KEYS = ("layers", "keep", "heads", "total_heads", "intermediate_size")  # of `slim.Target`
+PHASES = ("tune", "trunk", "report")  # of a sweep
 
 
 class GridError(ValueError):
@@ -201,18 +202,44 @@ class Grid:
         """The seeds that a shape is reported with."""
         return (self.seeds_of or {}).get(shape, self.seeds)
 
-    @property
-    def longest(self) -> int | None:
-        """Tokens of the last branch; None for a grid without branches."""
-        return self.branches[-1] if self.branches else None
-
     def partners(self, shape: str) -> list[str]:
         """The folders that are published with that of a shape."""
         return [name for published, name in (self.publish or {}).items() if published != shape]
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    return did_you_mean(name, names)
+class Run(NamedTuple):
+    """One training; `phase` is one of PHASES, `branch` the tokens of one that decays from a trunk."""
+
+    phase: str
+    shape: str
+    seed: int
+    learning_rate: float
+    branch: int | None = None
+
+    @property
+    def name(self) -> str:
+        name = f"{self.phase}-{slug(self.shape)}-seed{self.seed}-lr{self.learning_rate!r}"
+        return name if self.branch is None else f"{name}-tokens{self.branch}"
+
+    @property
+    def trunk(self) -> "Run":
+        """The trunk of a branch."""
+        return Run("trunk", self.shape, self.seed, self.learning_rate)
+
+    def folder(self, grid: Grid) -> Path:
+        return grid.path("runs") / self.name
+
+
+def reported(grid: Grid, shape: str, seed: int, rate: float | None, branch: int | None = None) -> Run:
+    """The reported run of a cell; in a grid with branches that of `branch` tokens, by default the longest."""
+    if branch is None and grid.branches:
+        branch = grid.branches[-1]
+    return Run("report", shape, seed, rate, branch)
+
+
+def slug(shape: str) -> str:
+    """A shape's name, or path, as part of a folder's name."""
+    return re.sub(r"[^\w.-]+", "-", shape.removesuffix(".json")).strip("-.")
 
 
 def read_keys(kind: type, values: dict, where: str = "") -> Any:
@@ -224,16 +251,16 @@ def read_keys(kind: type, values: dict, where: str = "") -> Any:
     keys = [field.name for field in fields(kind)]
     for name in map(str, values):
         if name not in keys:
-            raise GridError(f"{where}{name}: unknown key, expected one of {', '.join(keys)}{_nearest(name, keys)}")
+            raise GridError(f"{where}{name}: unknown key, expected one of {', '.join(keys)}{did_you_mean(name, keys)}")
     given = {name: value for name, value in values.items() if value is not None}
     try:
         return kind(**given)
     except ValidationError as error:
         name = error.errors()[0]["loc"][0]
-        expected = kind.__pydantic_fields__[name].description
+        expected = f"expected {kind.__pydantic_fields__[name].description}"
         if name not in given:
-            raise GridError(f"{where}{name}: missing, expected {expected}") from error
-        raise GridError(f"{where}{name}: expected {expected}, got {given[name]!r:.100}") from error
+            raise GridError(f"{where}{name}: missing, {expected}") from error
+        raise GridError(f"{where}{name}: {expected}, got {given[name]!r:.100}") from error
 
 
 def load_grid(path: Path) -> Grid:
@@ -267,7 +294,7 @@ def _check_shapes(grid: Grid) -> None:
     """Raises GridError if a shape is unknown or there twice, or a key names one that the grid has not."""
     for shape in grid.shapes:
         if shape not in shape_names() and not os.path.exists(shape) and not is_made(grid, shape):
-            hint = _nearest(shape, shape_names())
+            hint = did_you_mean(shape, shape_names())
             raise GridError(f"shapes: expected named shapes or paths, got {shape:.200}{hint}")
     if len({slug(shape) for shape in grid.shapes}) < len(grid.shapes):
         raise GridError(f"shapes: expected names that give different folder names, got {', '.join(grid.shapes)}")
@@ -281,10 +308,10 @@ def _check_shapes(grid: Grid) -> None:
         for shape in shapes:
             if shape not in grid.shapes:
                 known = f"one of {', '.join(grid.shapes)}" if name == "baseline" else "shapes of the grid"
-                raise GridError(f"{name}: expected {known}, got {shape}{_nearest(shape, grid.shapes)}")
+                raise GridError(f"{name}: expected {known}, got {shape}{did_you_mean(shape, grid.shapes)}")
     for folder in grid.cuts or []:
         if folder in shape_names() or not {folder, f"{folder}/config.json"} & set(grid.shapes):
-            raise GridError(f"cuts: expected folders among shapes, got {folder}{_nearest(folder, grid.shapes)}")
+            raise GridError(f"cuts: expected folders among shapes, got {folder}{did_you_mean(folder, grid.shapes)}")
 
 
 def _check_keys_fit(grid: Grid) -> None:
@@ -329,13 +356,13 @@ def short_name(grid: Grid, shape: str) -> str:
     return str(Path(shape).relative_to(Path(shape.removesuffix("/config.json")).parent))
 
 
-def _has_lost(before: list | dict | None, now: list | dict | None) -> bool:
-    """Whether a member of a list, or an entry of a mapping, is no longer there, or another one."""
-    if before is None or now is None:
-        return before != now
-    if isinstance(before, dict):
-        return not before.items() <= now.items()
-    return not set(before) <= set(now)
+def _is_changed(name: str, before: Any, now: Any) -> bool:
+    """Whether a key differs such that rows do not count; what MAY_GROW names has to hold all that it held."""
+    if name in MAY_CHANGE:
+        return False
+    if name not in MAY_GROW or before is None or now is None:
+        return (before or None) != (now or None)
+    return not (before.items() <= now.items() if isinstance(before, dict) else set(before) <= set(now))
 
 
 def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
@@ -358,10 +385,7 @@ def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
             seeds = f"expected {old.seeds_for(shape)} of {shape} as in {saved}, got {grid.seeds_for(shape)}"
             raise GridError(f"seeds: {seeds}; or name another output_dir")
     for name, value in before.items():
-        if name in MAY_CHANGE:
-            continue
-        changed = _has_lost(value, now[name]) if name in MAY_GROW else (value or None) != (now[name] or None)
-        if changed:
+        if _is_changed(name, value, now[name]):
             raise GridError(f"{name}: expected {value} as in {saved}, got {now[name]}; or name another output_dir")
 
 
@@ -382,8 +406,3 @@ def check_same_data(grid: Grid, rows: Iterable[ResultRow]) -> None:
 def write_grid(grid: Grid) -> None:
     """Writes grid.yaml, the grid that the rows are of, beside them."""
     write_bytes(grid.path("grid.yaml"), yaml.safe_dump(asdict(grid), sort_keys=False).encode())
-
-
-def slug(shape: str) -> str:
-    """A shape's name, or path, as part of a folder's name."""
-    return re.sub(r"[^\w.-]+", "-", shape.removesuffix(".json")).strip("-.")

@@ -1,47 +1,54 @@
-"""The runs of a grid: what each is trained with, what it starts from, which are missing, and their commands."""
+"""The runs of a grid: what each is trained with, whether it may, what it starts from, and the row that it leaves."""
 
+import math
 import shlex
+import statistics
 import sys
 from collections.abc import Sequence
-from itertools import groupby
+from enum import Enum
+from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modeling_leaner.files import read_json
 from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.shapes import load_config
 
+from ..records import ResultRow
+from ..records.results import RESULTS
 from ..running.loading import task_of
 from ..settings import RecipeArguments, parse, words_of
-from .branches import begin, branch_settings, branches_of, check_origin, checkpoint_of, origin_of, trunk_settings
-from .grid import Grid, GridError
-from .rows import PHASES, Run, finished_row, reported
+from ..tasks.registry import TASKS
+from .branches import (
+    begin,
+    branch_settings,
+    branches_of,
+    check_origin,
+    checkpoint_of,
+    origin_of,
+    step_of,
+    trunk_settings,
+)
+from .grid import PHASES, Grid, GridError, Run, reported
 
 
 if TYPE_CHECKING:
-    from .grid_results import GridResults
+    from .results import GridResults
 
 
 TRAIN_MODULE = "modeling_leaner.training.train"
 TRAIN_COMMAND = [sys.executable, "-m", TRAIN_MODULE]
 GRID_DEFAULTS = {"attn_implementation": "sdpa"}  # the default of recorded runs, so that later ones are comparable
+MAX_FACTOR = 2  # of a sound tuning: between neighbouring learning rates
+MIN_LENGTH = 1 / 4  # of a sound tuning: its length over that of the reported runs
 
 
-def _overrides(grid: Grid, run: Run) -> dict[str, object]:
-    """The grid's settings for a run: those of every run, of its branch and of its phase; the later ones win."""
-    overrides = GRID_DEFAULTS | (grid.overrides or {})
-    if run.phase == "trunk":
-        overrides |= trunk_settings(grid, run.shape)
-    tokens = grid.tuning.tokens if run.phase == "tune" else run.branch
-    if tokens is not None:
-        overrides |= branch_settings(grid, run.shape, tokens)
-    if run.phase == "tune":
-        overrides |= grid.tuning.overrides or {}
-    return overrides
+# Settings
 
 
 def options_of_run(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) -> list[str]:
-    """The options of one run, which override the grid's recipe.
+    """The options of one run, which override the grid's recipe: those of every run, of its branch and of its phase.
 
     Args:
         start: the run's `--shape`.
@@ -50,11 +57,17 @@ def options_of_run(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) 
     Raises:
         ValueError: as `words_of`.
     """
+    overrides = GRID_DEFAULTS | (grid.overrides or {})
+    if run.phase == "trunk":
+        overrides |= trunk_settings(grid, run.shape)
+    tokens = grid.tuning.tokens if run.phase == "tune" else run.branch
+    if tokens is not None:
+        overrides |= branch_settings(grid, run.shape, tokens)
     options = ["--shape", start, "--seed", str(run.seed)]
     options += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(run.folder(grid))]
     if run.phase == "tune":
+        overrides |= grid.tuning.overrides or {}
         options += ["--tuning_holdout", str(grid.tuning.holdout)]
-    overrides = _overrides(grid, run)
     if local:
         overrides.pop("data_files", None)  # replaced by this machine's copy
     return [*options, *words_of(overrides), *local]
@@ -71,15 +84,82 @@ def run_arguments(
         GridError: the recipe or the settings are refused, or the shape's family is not for the task.
     """
     seed = grid.tuning.seeds[0] if phase == "tune" else grid.seeds[0]
-    run = Run(phase, shape, seed, grid.learning_rates[0])
-    if phase == "report":
-        run = reported(grid, shape, seed, grid.learning_rates[0], branch)
+    run = reported(grid, shape, seed, grid.learning_rates[0], branch)
+    if phase != "report":
+        run = run._replace(phase=phase, branch=None)
     try:
         arguments = parse(grid.recipe, options_of_run(grid, run, shape, local))
         task_of(arguments, load_config(shape))
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
     return arguments
+
+
+def check_settings(grid: Grid) -> None:
+    """Raises GridError where the training refuses the settings of a phase or a shape; or as `check_metric`."""
+    present = {"tune": grid.tuning is not None, "trunk": grid.branches is not None, "report": True}
+    for shape in grid.shapes:
+        for phase in PHASES:
+            if present[phase]:
+                run_arguments(grid, shape, phase)
+    check_metric(grid)
+
+
+def check_metric(grid: Grid) -> None:
+    """Raises GridError where the grid compares another metric than the one that counts in its runs, or their loss."""
+    if grid.metric is None:
+        return
+    arguments = run_arguments(grid, grid.baseline)
+    known = dict.fromkeys([*TASKS[arguments.task].main_metrics_of(arguments), "loss"])
+    if grid.metric not in known:
+        asked = f"expected {' or '.join(known)}, got {grid.metric}"
+        remedy = "to compare by another one of the task, set metric in the recipe or overrides"
+        raise GridError(f"metric: {asked}; {remedy}")
+
+
+def check_grid(grid: Grid) -> None:
+    """Raises GridError, before anything is trained, for branches that cannot be, or a tuning that is not sound.
+
+    `grid.py` says what a sound tuning is; nothing is asked of one that states why it is unsound.
+    """
+    for shape in grid.shapes:
+        branches_of(grid, shape)
+    if grid.tuning is None or len(grid.learning_rates) == 1 or grid.unsound_tuning is not None:
+        return
+    reason = _unsound(grid)
+    if reason is not None:
+        raise GridError(f"{reason}; or say in unsound_tuning why the rates may not be the best")
+
+
+def _unsound(grid: Grid) -> str | None:
+    """What a tuning lacks to be sound; None where it lacks nothing."""
+    if len(grid.tuning.seeds) < 2:
+        return f"tuning.seeds: expected two seeds or more, got {grid.tuning.seeds}"
+    for lower, higher in pairwise(grid.learning_rates):
+        if higher > lower * MAX_FACTOR * (1 + 1e-9):
+            return f"learning_rates: expected a factor of 2 or less, got {lower:g} and {higher:g}"
+    tuned = run_arguments(grid, grid.shapes[0], "tune")
+    longest = run_arguments(grid, grid.shapes[0])
+    counterpart = run_arguments(grid, grid.shapes[0], branch=grid.tuning.tokens)
+    keys = ["warmup_steps", "lr_scheduler_type", "lr_scheduler_kwargs"] + ["max_steps"] * (grid.branches is not None)
+    for key in keys:
+        here, there = (getattr(arguments, key) or None for arguments in (tuned, counterpart))
+        if here != there:
+            here, there = (value.value if isinstance(value, Enum) else value for value in (here, there))
+            return f"tuning.overrides: {key} is {here}, and {there} in the reported runs"
+    if 0 < counterpart.warmup_steps < 1:
+        return f"warmup_steps: expected steps, the same in tuning, got {counterpart.warmup_steps:g}"
+    if (tuned.max_steps > 0) != (longest.max_steps > 0):
+        return "max_steps: expected in overrides and tuning.overrides, or in neither"
+    unit = "max_steps" if counterpart.max_steps > 0 else "num_train_epochs"
+    short, long = getattr(tuned, unit), getattr(longest, unit)
+    if short < MIN_LENGTH * long:
+        expected = f"a quarter or more of the {long:g} of the reported runs"
+        return f"tuning.overrides: {unit}: expected {expected}, got {short:g}"
+    return None
+
+
+# Which runs, and their commands
 
 
 def planned(grid: Grid, best: dict[str, float | None]) -> list[Run]:
@@ -91,12 +171,6 @@ def planned(grid: Grid, best: dict[str, float | None]) -> list[Run]:
         if seed in grid.seeds_for(shape)
         for branch in grid.branches or [None]
     ]
-
-
-def phases(grid: Grid) -> list[str]:
-    """Those of PHASES that the grid has."""
-    present = {"tune": grid.tuning is not None, "trunk": grid.branches is not None, "report": True}
-    return [phase for phase in PHASES if present[phase]]
 
 
 def sort_key(run: Run) -> tuple:
@@ -129,11 +203,6 @@ def is_lost(results: "GridResults", run: Run) -> bool:
     return checkpoint_of(run.trunk.folder(results.grid), start) is None
 
 
-def can_start(results: "GridResults", run: Run) -> bool:
-    """Whether a missing run can start now: a branch waits for its trunk."""
-    return run.branch is None or run.trunk in results.rows
-
-
 def shape_option(results: "GridResults", run: Run) -> str:
     """A run's `--shape`: the shape, or with `start_from` the folder of its weights there, or of their published copy.
 
@@ -150,7 +219,7 @@ def shape_option(results: "GridResults", run: Run) -> str:
     if seed is None:
         seed = before.grid.seeds[0] if run.phase == "tune" else run.seed
     start = reported(before.grid, run.shape, seed, before.tuning.best.get(run.shape))
-    if finished_row(before.rows, start) is None:
+    if start not in before.rows or not before.rows[start].has_finished:
         rows = folder / "results.csv"
         raise GridError(f"start_from: expected a finished run of {run.shape} with seed {seed} in {rows}, found none")
     trained = folder / "runs" / start.name
@@ -168,15 +237,16 @@ def shape_option(results: "GridResults", run: Run) -> str:
 def check_starts(results: "GridResults") -> None:
     """Raises GridError if runs that have not finished have no weights to start from; names all of these."""
     tuning = results.tuning
-    missing = {}
+    finished = {run for run, row in results.rows.items() if row.has_finished}
+    missing = []
     for run in (*tuning.due, *planned(results.grid, tuning.best)):
-        if tuning.due or finished_row(results.rows, run) is None:
+        if tuning.due or run not in finished:
             try:
                 shape_option(results, run)
             except GridError as error:
-                missing[str(error)] = run
+                missing.append(str(error))
     if missing:
-        raise GridError("; also ".join(missing))
+        raise GridError("; also ".join(dict.fromkeys(missing)))
 
 
 def command(results: "GridResults", run: Run, local: Sequence[str] = ()) -> list[str]:
@@ -187,8 +257,7 @@ def command(results: "GridResults", run: Run, local: Sequence[str] = ()) -> list
     grid = results.grid
     folder = run.folder(grid)
     resume = ["--resume"] if folder.is_dir() and any(folder.iterdir()) else []
-    options = options_of_run(grid, run, shape_option(results, run), local)
-    return [*TRAIN_COMMAND, grid.recipe, *options, *resume]
+    return [*TRAIN_COMMAND, grid.recipe, *options_of_run(grid, run, shape_option(results, run), local), *resume]
 
 
 def begin_branch(results: "GridResults", run: Run, local: Sequence[str] = ()) -> None:
@@ -213,3 +282,60 @@ def check_trunk(results: "GridResults", trunk: Run) -> None:
         if run.branch is not None and run.trunk == trunk and row.begun_from is not None:
             start = branches_of(grid, run.shape)[run.branch].start
             check_origin(run.folder(grid), trunk.folder(grid), start, row.begun_from)
+
+
+# Rows
+
+
+def result_row(grid: Grid, run: Run) -> ResultRow:
+    """The row of a run that ended well, from its results.json.
+
+    Raises:
+        ValueError: the file does not hold what was asked for, or the metric is not finite: the training diverged.
+    """
+    try:
+        results = read_json(run.folder(grid) / RESULTS)
+        if (results["seed"], results["learning_rate"]) != (run.seed, run.learning_rate):
+            raise ValueError(f"results.json is of seed {results['seed']}, learning rate {results['learning_rate']}")
+        kappas = {  # a layer without a condition number counts as infinite
+            f"kappa_{end}": statistics.median(math.inf if layer is None else layer for layer in layers)
+            for end, layers in (results.get("condition") or {}).items()
+        }
+        cells = {
+            **results["environment"],
+            **results["train"],
+            **run._asdict(),
+            **_score(grid, results),
+            **kappas,
+            **{name: results.get(name) for name in ("parameters", "rows", "data_sha256")},
+            "eval_loss": results["metrics"].get("eval_loss"),
+            "status": "finished",
+            "begun_from": origin_of(run.folder(grid)),
+        }
+        step, steps = step_of(grid, run.shape), cells.get("steps")
+        if step is not None and steps is not None:
+            cells |= {"tokens": steps * step.tokens, "training_flops": steps * step.flops}
+            if cells["parameters"]:
+                cells["tokens_per_parameter"] = cells["tokens"] / cells["parameters"]
+        return ResultRow.from_cells(cells)
+    except (OSError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"results.json: {type(error).__name__} {error}") from error
+
+
+def _score(grid: Grid, results: dict) -> dict[str, object]:
+    """The metric that the grid compares, from results.json, with its direction and what guessing has.
+
+    Raises:
+        ValueError: the grid asks for another metric than the training's main one or its loss, or it is not finite.
+    """
+    main = results["main_metric"].removeprefix("eval_")
+    metric = grid.metric or main
+    if metric not in (main, "loss"):  # which way is up is known of these two
+        raise ValueError(f"metric: expected the training's {main}, or loss, got {metric}")
+    value = results["metrics"][f"eval_{metric}"]
+    if not math.isfinite(value):
+        raise ValueError(f"{metric} is {value}")
+    if metric != main:
+        return {"metric": metric, "value": value, "higher_is_better": False, "chance": None}
+    chance = (results.get("chance") or {}).get("value")
+    return {"metric": metric, "value": value, "higher_is_better": results["higher_is_better"], "chance": chance}

@@ -5,8 +5,8 @@ training split; if a best rate lies at an edge the grid grows there, for all sha
 every seed at its own best rate; with branches a trunk first, then its branches (`branches.py`). `grid.py` describes
 the keys of a grid file. Runs are processes of this machine, or tasks of a Ray cluster (`ray_engine.py`).
 
-In output_dir: results.csv (one row per finished or failed run, see `rows.py`), summary.json, grid.yaml, and for each
-run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
+In output_dir: results.csv (one row per finished or failed run, see `results.py`), summary.json, grid.yaml, and for
+each run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
 """
 
 import io
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import torch
 from filelock import lock_descriptor
@@ -28,54 +28,36 @@ from filelock import lock_descriptor
 from modeling_leaner.files import naming, write_bytes, write_json
 
 from ..data.sources import load_training
-from ..records import Guess, ResultRow
+from ..records import ResultRow
 from ..records.results import RESULTS
 from ..running.loading import prepare
 from ..settings import data_options, parse
 from ..tasks.embedding import Embedding
 from .baselines import GUESSES, guesses_on
 from .cuts import make_cuts
-from .grid import Grid, GridError, check_same_data, check_unchanged, load_grid, write_grid
-from .grid_results import GridResults, load_results
-from .rows import Run, reported, result_row, write_rows
+from .grid import Grid, GridError, Run, check_same_data, check_unchanged, load_grid, reported, write_grid
+from .results import GridResults, load_results, write_rows
 from .runs import (
     begin_branch,
-    can_start,
+    check_grid,
+    check_settings,
     check_starts,
     check_trunk,
     command,
     missing_runs,
     options_of_run,
     planned,
+    result_row,
     run_arguments,
     shape_option,
     sort_key,
 )
-from .soundness import check_grid, check_settings
-from .statistics import summarise
-from .summary_tables import show
+from .statistics import show, summarise
 
 
 POLL_SECONDS = 0.1
 OWN_ERROR = "leaner train: "  # begins the line that a run prints if it refuses or fails
 PROGRESS = re.compile(r"\d+%\|.*\[[\d:?]+<")  # a line of tqdm
-
-
-class Started(Protocol):
-    """A run under way."""
-
-    def poll(self) -> int | None:
-        """The exit status of its training; None while it lasts."""
-
-    def interrupt(self) -> None:
-        """Asks it to save a checkpoint and to end, as Ctrl-C does."""
-
-
-class Engine(Protocol):
-    """Starts the runs of a sweep."""
-
-    def start(self, command: Sequence[str], log: Path) -> Started:
-        """Starts the training that a command line is; what it prints is added to the log."""
 
 
 def cuda_devices() -> list[str]:
@@ -88,7 +70,7 @@ def cuda_devices() -> list[str]:
 
 
 class Processes:
-    """Processes of this machine, which share out its cores and, if it has several, its CUDA devices.
+    """An engine: processes of this machine, which share out its cores and, if it has several, its CUDA devices.
 
     Every process inherits the file descriptor `lock`, so that one which outlives a killed sweep keeps the next sweep
     from starting a second training in the same folder.
@@ -105,6 +87,7 @@ class Processes:
         self.devices = deque(devices[number % len(devices)] for number in range(count))
 
     def start(self, command: Sequence[str], log: Path) -> "LocalRun":
+        """Starts the training that a command line is; what it prints is added to the log."""
         device = self.devices[0]
         visible = {"CUDA_VISIBLE_DEVICES": device} if device else {}
         with log.open("ab") as file:
@@ -130,13 +113,26 @@ class LocalRun:
         self.free = free
 
     def poll(self) -> int | None:
+        """The exit status of its training; None while it lasts."""
         status = self.process.poll()
         if status is not None and self.held:
             self.free.append(self.held.pop())
         return status
 
     def interrupt(self) -> None:
+        """Asks it to save a checkpoint and to end, as Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
+
+
+def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Any:
+    """`Processes` or `RayCluster`. Raises GridError if Ray is not installed, or as `RayCluster`."""
+    if name == "processes":
+        return Processes(jobs, lock)
+    try:
+        from .ray_engine import RayCluster
+    except ModuleNotFoundError as error:
+        raise GridError(f'--engine ray: {error}; pip install ".[ray]" in a clone') from error
+    return RayCluster(jobs, folder)
 
 
 def _reason(status: int, log: Path, begin: int = 0) -> str:
@@ -154,90 +150,99 @@ def _reason(status: int, log: Path, begin: int = 0) -> str:
 
 
 class Sweep:
-    """Runs what is due, `jobs` runs at a time, by an engine, and keeps results.csv up to date."""
+    """Runs what is due, `jobs` runs at a time, and keeps results.csv up to date.
 
-    def __init__(self, results: GridResults, jobs: int, engine: Engine, local: Sequence[str] = ()):
+    `local` are the options for this machine's copy of the rows.
+    """
+
+    def __init__(self, results: GridResults, jobs: int, local: Sequence[str] = ()):
         self.results = results
         self.grid = results.grid
         self.rows = results.rows
         self.jobs = jobs
-        self.engine = engine
         self.local = local
-        self.running: dict[Run, Started | None] = {}  # None if it had finished and only its row was lost
+        self.running: dict[Run, Any] = {}
         self.log_begins: dict[Run, int] = {}  # bytes of earlier attempts in the log of a run
-        self.interrupts = 0
-        self.forwarded = 0  # how many interrupts the runs under way have been sent
-        self.to_retry = {run for run, row in self.rows.items() if row.has_failed}
+        self.interrupts = self.forwarded = 0  # the latter: how many the runs under way have been sent
+        # What failed in an earlier sweep is tried once more, as if there were no row of it:
+        self.failed_before = {run: self.rows.pop(run) for run, row in [*self.rows.items()] if row.has_failed}
 
-    def run(self) -> None:
-        """Runs until nothing is due; what failed in an earlier sweep is tried once more.
+    def check_data(self) -> None:
+        """Loads the rows of the reported runs, once, if any run is to be started: without them each would fail.
 
         Raises:
-            KeyboardInterrupt: after SIGINT or SIGTERM, once the processes under way have ended.
+            GridError: the rows cannot be had.
         """
-        # Handlers that raise would lose the process that is being started.
-        handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        if all((run.folder(self.grid) / RESULTS).exists() for run in missing_runs(self.results)):
+            return
+        arguments = run_arguments(self.grid, self.grid.baseline, local=self.local)
         try:
-            due = dict.fromkeys(run.phase for run in self._missing())
+            load_training(arguments)
+        except (ValueError, OSError) as error:
+            reason = " ".join(str(error).split())
+            remedy = "no run was started (--data names a local copy)"
+            raise GridError(f"recipe {self.grid.recipe}: {reason}; {remedy}") from error
+
+    def run(self, engine: Any) -> None:
+        """Runs until nothing is due.
+
+        Raises:
+            KeyboardInterrupt: after SIGINT or SIGTERM, once the runs under way have ended.
+        """
+
+        def interrupt(*_: object) -> None:
+            self.interrupts += 1
+
+        # Handlers that raise would lose the process that is being started.
+        handlers = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            due = dict.fromkeys(run.phase for run in missing_runs(self.results))
             if due:
                 counts = ", ".join(map(self._count, due))
                 print(f"[{counts}] the logs of the runs: {self.grid.path('runs')}", file=sys.stderr, flush=True)
-            self._start_due()
+            self._start_due(engine)
             while self.running:
                 self._await_end()
-                self._start_due()
+                self._start_due(engine)
         finally:
+            self.rows |= self.failed_before
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         if self.interrupts:
             raise KeyboardInterrupt
 
-    def _interrupt(self, *_: object) -> None:
-        self.interrupts += 1
-
-    def _without_retries(self) -> GridResults:
-        """The results as if there were no row of a run that is tried again."""
-        return GridResults(self.grid, {run: row for run, row in self.rows.items() if run not in self.to_retry})
-
-    def _missing(self) -> list[Run]:
-        return missing_runs(self._without_retries())
-
-    def _start_due(self) -> None:
+    def _start_due(self, engine: Any) -> None:
         """Starts runs while there is room for one, unless interrupted; what cannot be started has failed."""
         while len(self.running) < self.jobs and not self.interrupts:
-            results = self._without_retries()
-            startable = (run for run in missing_runs(results) if run not in self.running and can_start(results, run))
-            run = next(startable, None)
-            if run is None:
+            for run in missing_runs(self.results):
+                if run not in self.running and (run.branch is None or run.trunk in self.rows):  # else it waits for it
+                    break
+            else:
                 return
+            folder = run.folder(self.grid)
+            if (folder / RESULTS).exists():  # it had finished, only its row was lost
+                self._keep(run, 0)
+                continue
             try:
-                self.running[run] = self._start(run)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                if run.branch is not None:
+                    check_trunk(self.results, run.trunk)
+                    begin_branch(self.results, run, self.local)
+                log = Path(f"{folder}.log")
+                self.log_begins[run] = log.stat().st_size if log.exists() else 0
+                self.running[run] = engine.start(command(self.results, run, self.local), log)
             except (GridError, OSError) as error:
                 self._fail(run, error)
-
-    def _start(self, run: Run) -> Started | None:
-        """Starts one run; None if it had finished and only its row was lost."""
-        folder = run.folder(self.grid)
-        if (folder / RESULTS).exists():
-            return None
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if run.branch is not None:
-            check_trunk(self.results, run.trunk)
-            begin_branch(self.results, run, self.local)
-        log = Path(f"{folder}.log")
-        if log.exists():
-            self.log_begins[run] = log.stat().st_size
-        return self.engine.start(command(self.results, run, self.local), log)
 
     def _await_end(self) -> None:
         """Waits until one run ends, and keeps what became of it; interrupts are passed on to all under way."""
         while True:
             if self.interrupts > self.forwarded:
                 self.forwarded = self.interrupts
-                for started in filter(None, self.running.values()):
+                for started in self.running.values():
                     started.interrupt()
             for run, started in self.running.items():
-                status = started.poll() if started is not None else 0
+                status = started.poll()
                 if status is not None:
                     del self.running[run]
                     if status == 0 or not self.interrupts:
@@ -246,11 +251,11 @@ class Sweep:
             time.sleep(POLL_SECONDS)
 
     def _keep(self, run: Run, status: int) -> None:
-        """Keeps the row of a run whose process ended."""
+        """Keeps the row of a run that ended."""
         folder = run.folder(self.grid)
         try:
             if status != 0:
-                raise ValueError(_reason(status, Path(f"{folder}.log"), self.log_begins.get(run, 0)))
+                raise ValueError(_reason(status, Path(f"{folder}.log"), self.log_begins[run]))
             row = result_row(self.grid, run)
             try:
                 check_same_data(self.grid, [*self.rows.values(), row])
@@ -268,52 +273,22 @@ class Sweep:
 
     def _count(self, phase: str) -> str:
         """How many of a phase's runs have ended, out of all that are known and can, such as tune 3/6."""
-        done = sum(run.phase == phase for run in self._without_retries().rows)
-        missing = sum(run.phase == phase for run in self._missing())
+        done = sum(run.phase == phase for run in self.rows)
+        missing = sum(run.phase == phase for run in missing_runs(self.results))
         return f"{phase} {done}/{done + missing}"
 
     def _write(self, run: Run, row: ResultRow, outcome: str) -> None:
         """Puts a row into results.csv, and prints the outcome of the run."""
-        before = self.rows.get(run)  # any that it has is of an attempt that failed
+        before = self.failed_before.pop(run, None)
         failures = 0 if before is None else (before.failures or 0) + 1
         self.rows[run] = replace(row, failures=failures, jobs=self.jobs)
-        self.to_retry.discard(run)
+        rows = self.rows | self.failed_before
         file = io.StringIO()
-        write_rows([self.rows[key] for key in sorted(self.rows, key=sort_key)], file)
+        write_rows([rows[key] for key in sorted(rows, key=sort_key)], file)
         write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
         tokens = "" if run.branch is None else f" {run.branch:,} tokens"
         cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}{tokens}"
         print(f"[{self._count(run.phase)}] {cell}: {outcome}", file=sys.stderr, flush=True)
-
-
-def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
-    """The engine of a name. Raises GridError if Ray is not installed, or as `RayCluster`."""
-    if name == "processes":
-        return Processes(jobs, lock)
-    try:
-        from .ray_engine import RayCluster
-    except ModuleNotFoundError as error:
-        raise GridError(f'--engine ray: {error}; pip install ".[ray]" in a clone') from error
-    return RayCluster(jobs, folder)
-
-
-def check_data(results: GridResults, local: Sequence[str]) -> None:
-    """Loads the rows of the reported runs, once, if any run is to be started: without them each would fail.
-
-    Raises:
-        GridError: the rows cannot be had.
-    """
-    grid = results.grid
-    without_failed = {run: row for run, row in results.rows.items() if not row.has_failed}  # they are tried again
-    due = missing_runs(GridResults(grid, without_failed))
-    if all((run.folder(grid) / RESULTS).exists() for run in due):
-        return
-    arguments = run_arguments(grid, grid.baseline, local=local)
-    try:
-        load_training(arguments)
-    except (ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise GridError(f"recipe {grid.recipe}: {reason}; no run was started (--data names a local copy)") from error
 
 
 def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "processes") -> GridResults:
@@ -322,7 +297,7 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
     `local` are the options for this machine's copy of the rows.
 
     Raises:
-        GridError: output_dir is in use, or holds runs of another grid; or as `check_data` and `engine_of`.
+        GridError: output_dir is in use, or holds runs of another grid; or as `Sweep.check_data` and `engine_of`.
     """
     check_starts(load_results(grid))  # before anything is written
     try:
@@ -337,33 +312,29 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
         check_unchanged(grid, results.rows.values())
         for trunk in dict.fromkeys(run.trunk for run in results.rows if run.branch is not None):
             check_trunk(results, trunk)
+        sweep = Sweep(results, jobs, local)
         if engine != "ray":  # the machines of a cluster may have data that this one has not
-            check_data(results, local)
+            sweep.check_data()
         write_grid(grid)
-        Sweep(results, jobs, engine_of(engine, jobs, Path(grid.output_dir), lock.fileno()), local).run()
+        sweep.run(engine_of(engine, jobs, Path(grid.output_dir), lock.fileno()))
     return results
 
 
-def guesses_of_grid(results: GridResults, local: Sequence[str]) -> list[Guess] | None:
-    """The simple baselines of a grid on the rows that its baseline reads. Raises ValueError if they cannot be had."""
-    grid = results.grid
-    run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
-    arguments = parse(grid.recipe, options_of_run(grid, run, shape_option(results, run), local))
-    if arguments.task != Embedding.name:  # whose labels a teacher makes
-        arguments.teacher = None
-    prepared = prepare(arguments)
-    if grid.metric not in (None, prepared.task.metric):  # no baseline is scored by it
-        return None
-    return guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
-
-
 def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
-    """Scores the simple baselines and writes guesses.json.
+    """Scores the simple baselines on the rows that the grid's baseline reads, and writes guesses.json.
 
     Raises:
         ValueError, OSError: the rows cannot be had.
     """
-    fitted = guesses_of_grid(load_results(grid), data_options(data_files))
+    run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
+    start = shape_option(load_results(grid), run)
+    arguments = parse(grid.recipe, options_of_run(grid, run, start, data_options(data_files)))
+    if arguments.task != Embedding.name:  # whose labels a teacher makes
+        arguments.teacher = None
+    prepared = prepare(arguments)
+    if grid.metric not in (None, prepared.task.metric):  # no baseline is scored by it
+        return
+    fitted = guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
     if fitted is None:
         return
     grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from modeling_leaner.files import read_json, replace_files
 from modeling_leaner.shapes import load_config
 
 from ..experiments.evidence import PEERS
-from ..experiments.grid_results import load_folder
+from ..experiments.results import load_folder
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, summarise
 from ..records import PublishedResults
 from ..records.results import RESULTS

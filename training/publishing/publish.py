@@ -21,11 +21,9 @@ from modeling_leaner.terminal import quiet_libraries
 from ..data.sources import load_held_out, load_training
 from ..experiments.baselines import GUESSES, guesses
 from ..experiments.branches import recipe_of
-from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
-from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, write_grid
-from ..experiments.grid_results import GridResults, load_results
-from ..experiments.rows import finished_row, reported
+from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, reported, write_grid
+from ..experiments.results import GridResults, finished_row, load_results
 from ..reading import read_yaml
 from ..records import Continuations, Evidence, PublishedResults, RunResults, SlimFile, checked
 from ..records.results import LOCAL_FILES, OWN_GRIDS, PUBLISHED, RESULTS
@@ -36,6 +34,7 @@ from ..settings import copy_options
 from ..tasks.language import CausalLM
 from ..tasks.registry import TASKS
 from .cards import write_card
+from .continuations import continuations
 from .encoders import is_encoder, renew_encoder
 from .folders import CARDS, published_folders, renew_code, results_in
 from .index import write_index

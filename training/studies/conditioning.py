@@ -29,8 +29,8 @@ from modeling_leaner.layers_leaner import LeanAttention
 from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
 
 from ..data.builtin import python_docs
-from ..experiments.grid_results import load_folder
-from ..experiments.kappa import MOST_KAPPA, conclude, read_all_cells
+from ..experiments.results import load_folder
+from .kappa import MOST_KAPPA, conclude, read_all_cells
 from .study import (
     BYTES,
     GRIDS_FOLDER,

@@ -1,17 +1,81 @@
-"""A grid with its rows, the learning rates that follow from them, and all that lies beside them."""
+"""A grid with the rows of its runs, the learning rates that follow from them, and what lies beside them."""
 
+import csv
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from ..records import Guess, LatencyFile, ResultRow, RowError
+from ..records.rows import ADDED, COLUMNS
 from .baselines import read_guesses, read_row_errors
-from .grid import Grid, GridError, load_grid
-from .rows import RowsByRun, Run, finished_row, read_rows
+from .grid import PHASES, Grid, GridError, Run, load_grid
 from .timings import read_latency, step_seconds
+
+
+RowsByRun = dict[Run, ResultRow]
+
+
+# Rows
+
+
+def read_rows(path: Path) -> RowsByRun:
+    """The rows of results.csv by run; none without the file.
+
+    Raises:
+        GridError: the file has another form; names it and the line.
+    """
+    if not path.exists():
+        return {}
+    rows = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        try:
+            columns = reader.fieldnames  # None of an empty file
+            if columns not in (COLUMNS, COLUMNS[: -len(ADDED)]):
+                raise ValueError(f"expected the columns {', '.join(COLUMNS)}")
+            for cells in reader:
+                if None in cells or None in cells.values():  # more of them than columns, or fewer
+                    raise ValueError(f"expected {len(columns)} cells")
+                row = ResultRow.from_cells(cells)
+                _check_row(row)
+                run = Run(row.phase, row.shape, row.seed, row.learning_rate, row.branch)
+                if run in rows:
+                    raise ValueError(f"a second row of {run.name}")
+                rows[run] = row
+        except (ValueError, csv.Error) as error:
+            raise GridError(f"{path}: line {reader.line_num}: {error}") from error
+    return rows
+
+
+def _check_row(row: ResultRow) -> None:
+    """Raises ValueError for a row without a cell that every row needs."""
+    if row.phase not in PHASES or row.status not in ("finished", "failed"):
+        got = f"{row.phase} and {row.status}"
+        raise ValueError(f"phase, status: expected {', '.join(PHASES)}, finished or failed, got {got}")
+    needed = ["shape", "seed", "learning_rate"] + ["metric", "value", "higher_is_better"] * row.has_finished
+    for name in needed:
+        if getattr(row, name) is None:
+            raise ValueError(f"{name}: expected a value")
+
+
+def write_rows(rows: Iterable[ResultRow], file: TextIO) -> None:
+    """Writes the rows as `read_rows` reads them, with all columns."""
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row.cells() for row in rows)
+
+
+def finished_row(rows: RowsByRun, run: Run) -> ResultRow | None:
+    """The row of a run that has finished; None of any other."""
+    row = rows.get(run)
+    return row if row is not None and row.has_finished else None
+
+
+# Learning rates
 
 
 def gain(value: float, higher_is_better: bool | None) -> float:
@@ -109,6 +173,9 @@ def tune(grid: Grid, rows: RowsByRun) -> Tuning:
             above -= 1
 
 
+# All of a grid
+
+
 @dataclass
 class GridResults:
     """A grid and the rows of its runs.
@@ -126,21 +193,21 @@ class GridResults:
         return Path(self.grid.output_dir).name
 
     @property
-    def start_folder(self) -> Path | None:
-        """The folder of the grid whose weights the runs start from; None where they start anew."""
-        return None if self.grid.start_from is None else Path(self.grid.start_from)
-
-    @property
     def tuning(self) -> Tuning:
         """The choice of learning rates, as far as the rows go, of which a sweep adds some."""
         return tune(self.grid, self.rows)
 
+    @property
+    def any_reported(self) -> ResultRow | None:
+        """One finished row to report, of any branch: all have the same metric; None before the first."""
+        return next((row for row in self.rows.values() if row.phase == "report" and row.has_finished), None)
+
     @cached_property
     def start_from(self) -> "GridResults | None":
         """The grid whose weights the runs start from; None where they start anew. Raises GridError without rows."""
-        folder = self.start_folder
-        if folder is None:
+        if self.grid.start_from is None:
             return None
+        folder = Path(self.grid.start_from)
         rows = read_rows(folder / "results.csv")
         if not rows:
             raise GridError(f"start_from: expected finished runs in {folder / 'results.csv'}, found none")
@@ -151,14 +218,13 @@ class GridResults:
         """The grids with rows that started from this one's weights, by the name of their folder, beside this one's."""
         here = Path(self.grid.output_dir)
         grids = [load_folder(path.parent) for path in sorted(here.parent.glob("*/results.csv"))]
-        return [other for other in grids if other.rows and other.start_folder == here]
+        begun = [other for other in grids if other.rows and other.grid.start_from is not None]
+        return [other for other in begun if Path(other.grid.start_from) == here]
 
     @cached_property
     def beside(self) -> "GridResults | None":
         """The grid that is shown beside this one; None where it names none. Raises GridError without its grid.yaml."""
-        if self.grid.beside is None:
-            return None
-        return load_results(load_grid(Path(self.grid.beside) / "grid.yaml"))
+        return self.grid.beside and load_results(load_grid(Path(self.grid.beside) / "grid.yaml"))
 
     @cached_property
     def guesses(self) -> list[Guess] | None:
@@ -184,11 +250,6 @@ class GridResults:
     def step_seconds(self) -> dict[str, float] | None:
         """Seconds of a training step by shape; None where they were not measured."""
         return step_seconds(self.grid)
-
-    @property
-    def any_reported(self) -> ResultRow | None:
-        """One finished row to report, of any branch: all have the same metric; None before the first."""
-        return next((row for row in self.rows.values() if row.phase == "report" and row.has_finished), None)
 
 
 def load_results(grid: Grid) -> GridResults:

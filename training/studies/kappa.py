@@ -23,9 +23,9 @@ from scipy.stats import rankdata
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_config
 
-from .evidence import PEERS
-from .grid_results import GridResults, gain
-from .statistics import frame, reported_rows
+from ..experiments.evidence import PEERS
+from ..experiments.results import GridResults, gain
+from ..experiments.statistics import frame, reported_rows
 
 
 ENDS = ("start", "end")  # of training: the moments at which κ is known
