@@ -15,7 +15,6 @@ from training_data import documents, labelled, merged, read_lines, save_encoder
 from transformers import AutoModel, AutoTokenizer
 
 from modeling_leaner import LeanBERTModel
-from modeling_leaner.slimming.operations import drop_pooler
 
 
 TRAIN = """--task embedding --max_steps 30 --per_device_train_batch_size 16 --learning_rate 3e-3 --eval_strategy no
@@ -145,7 +144,8 @@ def evaluated(folder, *words):
 
 
 def evaluate_pairs(folder, *words):
-    drop_pooler(LeanBERTModel.from_pretrained(folder / "teacher")).save_pretrained(folder / "teacher")
+    bare = LeanBERTModel.from_pretrained(folder / "teacher", add_pooling_layer=False)
+    bare.save_pretrained(folder / "teacher")
     columns = ["--text_column", "sentence1", "--text_pair_column", "sentence2"]
     files = ["--data_files", f"validation={folder / 'pairs.parquet'}"]
     settings = ["--task", "embedding", "--max_length", "24", "--hardware", "cpu", *columns, *files]

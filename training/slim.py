@@ -60,7 +60,6 @@ from modeling_leaner.layers_leaner import LeanPreTrainedModel
 from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.slimming import calibration, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
-from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, check_target, slim
 from modeling_leaner.terminal import plain_console, progress_bar
 
@@ -608,10 +607,7 @@ def run(settings: Settings) -> int:
     if not processors:
         raise ValueError(f"{settings.source}: no tokenizer or image processor")
     rows, contents = read_rows(settings, original, processors[0], kind)
-    try:
-        slimmed = slimmed_again(settings, original) or choose(settings, original, processors[0], contents)
-    except SlimError as error:
-        raise ValueError(f"{' and '.join(f'--{name}' for name in error.settings)}: {error.reason}") from error
+    slimmed = slimmed_again(settings, original) or choose(settings, original, processors[0], contents)
     student = slimmed.model
     kept = next((cut.after for cut in slimmed.cuts if cut.part == "layers"), range(student.config.num_hidden_layers))
     if settings.training and not train(student, original, rows, kind, settings, list(kept)):

@@ -19,7 +19,7 @@ from ..family import IMAGES
 from ..hub import load_processors
 from ..inspection import Row, check_layers, document_of, inspect_layers, layer_tables, rows_of
 from ..shapes import load_config, modality_of
-from ..slimming.calibration import batches_of
+from ..slimming.calibration import make_batches
 from ..slimming.operations import SlimError
 from ..terminal import plain_console, progress_bar
 from ..training.data.sources import BUILT_IN, describe
@@ -117,7 +117,7 @@ def column_inputs(options: Options, model: PreTrainedModel, processor: object) -
         raise ValueError(f"--data: {source}: no row has anything in the column {column}")
     chosen = contents(rows, column, options.rows, source)
     try:
-        inputs = batches_of(model, processor, chosen, LENGTH)
+        inputs = make_batches(model, processor, chosen, LENGTH, least=1)
     except SlimError as error:
         raise ValueError(f"--data: {source}: {error}") from error
     return Inputs(source, [row for batch in inputs for row in rows_of(batch)])

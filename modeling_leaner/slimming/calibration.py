@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Sequence
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..layers_leaner import LeanPreTrainedModel
@@ -16,21 +15,15 @@ BATCH_SIZE = 32
 LEAST_ROWS = 8
 
 
-def make_batches(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int) -> list[Batch]:
+def make_batches(
+    model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int, least: int = LEAST_ROWS
+) -> list[Batch]:
     """Texts (tokens up to `max_length`) or PIL images as batches of 32.
 
-    Raises SlimError for rows of another kind than the model reads, or fewer than 8.
+    Raises SlimError for rows of another kind than the model reads, or fewer than `least`.
     """
-    if len(rows) < LEAST_ROWS:
-        raise SlimError(f"expected at least {LEAST_ROWS} rows, got {len(rows)}", settings=["calibration"])
-    try:
-        return batches_of(model, processor, rows, max_length)
-    except SlimError as error:
-        raise SlimError(str(error), settings=["calibration"]) from error
-
-
-def batches_of(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int) -> list[Batch]:
-    """As `make_batches`, of any number of rows. Raises SlimError for rows of another kind than the model reads."""
+    if len(rows) < least:
+        raise SlimError(f"expected at least {least} rows, got {len(rows)}")
     reads_images = model.main_input_name == "pixel_values"
     for number, row in enumerate(rows, 1):
         if isinstance(row, str) == reads_images:
@@ -39,9 +32,10 @@ def batches_of(model: LeanPreTrainedModel, processor: object, rows: Sequence, ma
     groups = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
     if reads_images:
         return [read_images(processor, group, model.config.num_channels) for group in groups]
-    length = min(max_length, model.config.max_position_embeddings)
     tokenizer = padding_tokenizer(processor)
-    return [tokenise(tokenizer, list(group), length) for group in groups]
+    options = {"max_length": min(max_length, model.config.max_position_embeddings), "return_tensors": "pt"}
+    read = [tokenizer(list(group), padding=True, truncation=True, **options) for group in groups]
+    return [{name: batch[name] for name in ("input_ids", "attention_mask")} for batch in read]
 
 
 def read_images(processor: object, images: Sequence, channels: int) -> Batch:
@@ -59,12 +53,6 @@ def padding_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizer
         padding.pad_token = padding.eos_token
     padding.padding_side = "right"
     return padding
-
-
-def tokenise(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_length: int) -> dict[str, torch.Tensor]:
-    """One padded batch: input_ids and attention_mask, (B, T)."""
-    batch = tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
-    return {name: batch[name] for name in ("input_ids", "attention_mask")}
 
 
 def halves(rows: Sequence) -> tuple[Sequence, Sequence]:

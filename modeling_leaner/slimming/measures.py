@@ -6,8 +6,7 @@ the mean output for every row.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -41,15 +40,11 @@ def model_output(model: LeanPreTrainedModel, batch: Batch) -> torch.Tensor:
         outputs = model(**batch)
         if "start_logits" in outputs:
             states = torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)
-        elif "logits" in outputs:
-            states = outputs.logits
         else:
-            raise SlimError(f"{type(model).__name__}: has neither logits nor token states to compare")
+            states = outputs.logits
     if states.dim() == 2:
         return states
-    if mask is None:
-        return states.flatten(0, 1)
-    return states[mask.bool()]
+    return states.flatten(0, 1) if mask is None else states[mask.bool()]
 
 
 @dataclass(frozen=True)
@@ -71,10 +66,9 @@ class Reference:
         rows = torch.cat(outputs).double()
         variance = (rows - rows.mean(dim=0)).square().sum().item()
         if not math.isfinite(variance):
-            raise SlimError(f"the output of {type(model).__name__} is not finite", settings=["calibration"])
+            raise SlimError(f"the output of {type(model).__name__} is not finite")
         if variance == 0:
-            reason = f"the output of {type(model).__name__} is the same for all {len(rows)} rows"
-            raise SlimError(reason, settings=["calibration"])
+            raise SlimError(f"the output of {type(model).__name__} is the same for all {len(rows)} rows")
         return cls(batches, outputs, variance)
 
     @torch.no_grad()
@@ -121,8 +115,13 @@ class LayerRunner:
 
     def output(self, states: torch.Tensor) -> torch.Tensor:
         """The model's output where its last layer leaves these states."""
-        with without_unpadding(self.model), replaced_layers(self.model, nn.ModuleList([Replay(states)])):
-            return model_output(self.model, self.batch)
+        own = self.layers
+        self.model.base_model.layers = nn.ModuleList([Replay(states)])
+        try:
+            with without_unpadding(self.model):
+                return model_output(self.model, self.batch)
+        finally:
+            self.model.base_model.layers = own
 
 
 class Replay(nn.Module):
@@ -134,25 +133,6 @@ class Replay(nn.Module):
 
     def forward(self, *args, **kwargs) -> torch.Tensor:
         return self.states
-
-
-@contextmanager
-def replaced_layers(model: LeanPreTrainedModel, layers: nn.ModuleList) -> Iterator[None]:
-    """Puts other layers into the model while the block runs."""
-    own = model.base_model.layers
-    model.base_model.layers = layers
-    try:
-        yield
-    finally:
-        model.base_model.layers = own
-
-
-@dataclass(frozen=True)
-class LayerChoice:
-    """Layers that stay, counted from 0, and the change of the output without the others."""
-
-    layers: tuple[int, ...]
-    change: float
 
 
 @torch.no_grad()
@@ -173,40 +153,30 @@ def changes_by_layers(
 
 def rank_layers(
     model: LeanPreTrainedModel, reference: Reference, kept: int, progress: Progress = no_progress
-) -> list[LayerChoice]:
-    """Choices of `kept` layers, that with the least change of the output first.
+) -> dict[tuple[int, ...], float]:
+    """Choices of `kept` layers, counted from 0, with the change of the output without the others; the least first.
 
     All choices up to a depth of 12. Beyond, one layer after the other is left out, always that which changes the
     output least (greedy); the choices are those of the last step.
     """
     depth = model.config.num_hidden_layers
-    if depth <= EXHAUSTIVE_DEPTH:
-        candidates = list(combinations(range(depth), kept))
-        return _least_first(changes_by_layers(model, reference, candidates, progress))
     best = tuple(range(depth))
-    ranking = [LayerChoice(best, 0.0)]
+    changes = {best: 0.0}
     while len(best) > kept:
-        candidates = [best[:index] + best[index + 1 :] for index in range(len(best))]
-        ranking = _least_first(changes_by_layers(model, reference, candidates, progress))
-        best = ranking[0].layers
-    return ranking
-
-
-def _least_first(changes: dict[tuple[int, ...], float]) -> list[LayerChoice]:
-    return [LayerChoice(kept, changes[kept]) for kept in sorted(changes, key=changes.get)]
-
-
-@dataclass(frozen=True)
-class InputMoments:
-    """Per layer, mean and variance (N) of what a linear layer reads, over all tokens."""
-
-    means: list[torch.Tensor]
-    variances: list[torch.Tensor]
+        size = kept if depth <= EXHAUSTIVE_DEPTH else len(best) - 1
+        changes = changes_by_layers(model, reference, list(combinations(best, size)), progress)
+        best = min(changes, key=changes.get)
+    return dict(sorted(changes.items(), key=lambda choice: choice[1]))
 
 
 @torch.no_grad()
-def input_moments(model: LeanPreTrainedModel, batches: list[Batch], module: str) -> InputMoments:
-    """Of the module of that name in every layer ("self_attn.o_proj", "mlp.fc2"); padding is left out."""
+def input_moments(
+    model: LeanPreTrainedModel, batches: list[Batch], module: str
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Means and variances per layer of what a linear layer reads, over all tokens; padding is left out.
+
+    `module` is its name in every layer: "self_attn.o_proj", "mlp.fc2".
+    """
     linears = [layer.get_submodule(module) for layer in model.base_model.layers]
     tokens = 0
     sums = [linear.weight.new_zeros(linear.in_features, dtype=torch.double) for linear in linears]
@@ -232,16 +202,7 @@ def input_moments(model: LeanPreTrainedModel, batches: list[Batch], module: str)
             handle.remove()
     means = [total / tokens for total in sums]
     variances = [total / tokens - mean.square() for total, mean in zip(squares, means)]
-    return InputMoments(means, variances)
-
-
-@torch.no_grad()
-def variance_by_neuron(model: LeanPreTrainedModel, moments: InputMoments) -> list[torch.Tensor]:
-    """Per layer (intermediate_size): variance of the activation × squared norm of its output weights."""
-    scores = []
-    for layer, variance in zip(model.base_model.layers, moments.variances):
-        scores.append(variance * layer.mlp.fc2.weight.double().square().sum(dim=0))
-    return scores
+    return means, variances
 
 
 @torch.no_grad()
@@ -258,26 +219,24 @@ def changes_by_head(
             before = runner.after(tuple(range(index)))
             projection = runner.layers[index].self_attn.o_proj
             for head in range(len(moved[index])):
-                columns = slice(head * size, (head + 1) * size)
-                with held_inputs(projection, columns, means[index]):
+                hook = hold(slice(head * size, (head + 1) * size), means[index])
+                handle = projection.register_forward_pre_hook(hook)
+                try:
                     states = runner.run_layer(index, before)
+                finally:
+                    handle.remove()
                 for later in range(index + 1, depth):
                     states = runner.run_layer(later, states)
                 moved[index][head] += squared_error(runner.output(states), output)
     return [of_heads / reference.variance for of_heads in moved]
 
 
-@contextmanager
-def held_inputs(linear: nn.Linear, columns: slice, means: torch.Tensor) -> Iterator[None]:
-    """Lets a linear layer read the means in some of its columns while the block runs."""
+def hold(columns: slice, means: torch.Tensor) -> Callable:
+    """A hook that lets a linear layer read the means in some of its columns."""
 
-    def hold(module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    def hook(linear: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
         held = args[0].clone()
         held[..., columns] = means[columns].to(held)
         return (held,)
 
-    handle = linear.register_forward_pre_hook(hold)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return hook

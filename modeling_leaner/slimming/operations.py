@@ -1,8 +1,7 @@
 """Changes of shape that carry the weights over: each function takes a model and returns a new one.
 
-Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `add_neurons`, `drop_pooler` (of
-the token states), and every cut that keeps everything. *Cuts* leave something out: `keep_layers`, `keep_heads`,
-`keep_neurons`.
+Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `add_neurons`, and every cut that
+keeps everything. *Cuts* leave something out: `keep_layers`, `keep_heads`, `keep_neurons`.
 
 Letters as in `layers_leaner`: D hidden_size, H query heads, K key-value heads, d head_dim.
 """
@@ -23,18 +22,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class SlimError(ValueError):
-    """The model cannot be changed so. The message is the reason, behind the settings where there are any.
-
-    Attributes:
-        reason: what is wrong, and what is expected in its place.
-        settings: what is at fault: fields of `slim.Target`, "latency", "count" (of choices) or "calibration" (the
-            rows); empty if the reason says it alone.
-    """
-
-    def __init__(self, reason: str, settings: Sequence[str] = ()):
-        super().__init__(f"{' and '.join(settings)}: {reason}" if settings else reason)
-        self.reason = reason
-        self.settings = tuple(settings)
+    """The model cannot be changed so. The message names the setting and says what is expected."""
 
 
 def keep_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> LeanPreTrainedModel:
@@ -44,17 +32,15 @@ def keep_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> LeanPreTra
     """
     check_layers(model, layers)
     heads = [model.config.heads_per_layer[layer] for layer in layers]
-    return _rebuilt(model, {index: _layer(model, layer) for index, layer in enumerate(layers)}, heads=heads)
+    return _rebuilt(model, [_layer(model, layer) for layer in layers], heads=heads)
 
 
 def check_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> None:
     """Raises SlimError unless these are layers of the model, each once, in ascending order."""
     depth = model.config.num_hidden_layers
-    if len(layers) == 0:
-        raise SlimError("expected at least one", settings=["layers"])
-    if list(layers) != sorted({*layers} & {*range(depth)}):
-        reason = f"expected some of 0..{depth - 1}, each once, in ascending order, got {list(layers)}"
-        raise SlimError(reason, settings=["layers"])
+    if len(layers) == 0 or list(layers) != sorted({*layers} & {*range(depth)}):
+        expected = f"some of 0..{depth - 1}, each once, in ascending order"
+        raise SlimError(f"layers: expected {expected}, got {list(layers)}")
 
 
 def keep_heads(
@@ -75,7 +61,7 @@ def keep_heads(
     """
     size = model.config.head_dim
     grouped = is_grouped(model)
-    layers = {}
+    layers = []
     for index, heads in enumerate(kept):
         groups = model.config.key_value_heads_per_layer[index]
         members = model.config.heads_per_layer[index] // groups
@@ -92,7 +78,7 @@ def keep_heads(
         tensors["self_attn.o_proj.weight"] = out[:, rows]
         for projection in ("q_proj",) if grouped else PROJECTIONS:  # groups keep their keys and values
             _map_projection(tensors, projection, lambda tensor, rows=rows: tensor[rows])
-        layers[index] = tensors
+        layers.append(tensors)
     return _rebuilt(model, layers, heads=[len(heads) for heads in kept])
 
 
@@ -107,7 +93,7 @@ def keep_neurons(
         kept: per layer, neurons counted from 0.
         means: per layer the mean (intermediate_size) of what `fc2` reads, whose removed part goes into its bias.
     """
-    layers = {}
+    layers = []
     for index, neurons in enumerate(kept):
         tensors = _layer(model, index)
         rows = torch.tensor(neurons)
@@ -117,7 +103,7 @@ def keep_neurons(
         tensors["mlp.fc1.weight"] = tensors["mlp.fc1.weight"][rows]
         tensors["mlp.fc1.bias"] = tensors["mlp.fc1.bias"][rows]
         tensors["mlp.fc2.weight"] = out[:, rows]
-        layers[index] = tensors
+        layers.append(tensors)
     return _rebuilt(model, layers, intermediate_size=len(kept[0]))
 
 
@@ -138,14 +124,14 @@ def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreT
             new.normal_(std=model.config.initializer_range, generator=generator)
         return torch.cat([tensor, new.to(tensor)])
 
-    layers = {}
+    layers = []
     for index in range(model.config.num_hidden_layers):
         tensors = _layer(model, index)
         for projection in PROJECTIONS:
             _map_projection(tensors, projection, with_new_rows)
         out = tensors["self_attn.o_proj.weight"]
         tensors["self_attn.o_proj.weight"] = torch.cat([out, out.new_zeros(out.shape[0], rows)], dim=1)
-        layers[index] = tensors
+        layers.append(tensors)
     return _rebuilt(model, layers, heads=[heads + added for heads in model.config.heads_per_layer])
 
 
@@ -155,7 +141,7 @@ def add_neurons(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPr
     What they read by is drawn from N(0, initializer_range): were it zero, they would never learn apart.
     """
     generator = torch.Generator().manual_seed(seed)
-    layers = {}
+    layers = []
     for index in range(model.config.num_hidden_layers):
         tensors = _layer(model, index)
         out = tensors["mlp.fc2.weight"]
@@ -163,19 +149,8 @@ def add_neurons(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPr
         tensors["mlp.fc1.weight"] = torch.cat([tensors["mlp.fc1.weight"], new.to(out)])
         tensors["mlp.fc1.bias"] = torch.cat([tensors["mlp.fc1.bias"], out.new_zeros(added)])
         tensors["mlp.fc2.weight"] = torch.cat([out, out.new_zeros(out.shape[0], added)], dim=1)
-        layers[index] = tensors
+        layers.append(tensors)
     return _rebuilt(model, layers, intermediate_size=model.config.intermediate_size + added)
-
-
-def drop_pooler(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
-    """Exact for the token states: a bare encoder without the pooling layer, which mean pooling never reads.
-
-    The model itself where it has none.
-    """
-    if getattr(model, "pooler", None) is None:
-        return model
-    layers = {index: _layer(model, index) for index in range(model.config.num_hidden_layers)}
-    return _rebuilt(model, layers, pooler=False)
 
 
 def _layer(model: LeanPreTrainedModel, index: int) -> Tensors:
@@ -184,30 +159,26 @@ def _layer(model: LeanPreTrainedModel, index: int) -> Tensors:
 
 
 def _rebuilt(
-    model: LeanPreTrainedModel,
-    layers: dict[int, Tensors],
-    heads: Sequence[int] | None = None,
-    pooler: bool = True,
-    **changes: int,
+    model: LeanPreTrainedModel, layers: Sequence[Tensors], heads: Sequence[int] | None = None, **changes: int
 ) -> LeanPreTrainedModel:
     """A model of the same class and mode with these layers, copied, and all else of the given one; all can be trained.
 
-    Args:
-        heads: of each layer; by default as many as before.
-        pooler: whether a bare encoder keeps its pooling layer.
-        changes: of the configuration.
+    `heads` of each layer are as many as before by default; `changes` are of the configuration.
     """
     heads = model.config.heads_per_layer if heads is None else heads
-    options = {}
-    if model.base_model is model and hasattr(model, "pooler"):
-        options["add_pooling_layer"] = pooler and model.pooler is not None
+    has_pooler = model.base_model is model and hasattr(model, "pooler")
+    options = {"add_pooling_layer": model.pooler is not None} if has_pooler else {}
     with torch.device("meta"):
         slim = type(model)(_changed_config(model, list(heads), changes), **options)
     slim.set_attn_implementation(model.config._attn_implementation)  # which no document of a configuration holds
-    slim.load_state_dict(_copied_tensors(model, layers, pooler), strict=True, assign=True)
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+    tensors = {name: each for name, each in model.state_dict().items() if not name.startswith(f"{prefix}layers.")}
+    for index, layer in enumerate(layers):
+        tensors |= {f"{prefix}layers.{index}.{name}": tensor for name, tensor in layer.items()}
+    copies = {name: each.detach().clone(memory_format=torch.contiguous_format) for name, each in tensors.items()}
+    slim.load_state_dict(copies, strict=True, assign=True)
     slim.tie_weights()
-    for parameter in slim.parameters():
-        parameter.requires_grad_(True)
+    slim.requires_grad_(True)
     if model.can_generate():
         slim.generation_config = copy.deepcopy(model.generation_config)
     return slim.train(model.training)
@@ -231,17 +202,6 @@ def _changed_config(model: LeanPreTrainedModel, heads: list[int], changes: dict[
         return type(model.config).from_dict(document | changes)
     except ValueError as error:
         raise SlimError(str(error)) from error
-
-
-def _copied_tensors(model: LeanPreTrainedModel, layers: dict[int, Tensors], pooler: bool) -> Tensors:
-    """The tensors of the whole model by name, with `layers` in place of its own."""
-    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
-    left_out = (f"{prefix}layers.",) if pooler else (f"{prefix}layers.", "pooler.")
-    tensors = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(left_out)}
-    for index, layer in layers.items():
-        for name, tensor in layer.items():
-            tensors[f"{prefix}layers.{index}.{name}"] = tensor
-    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
 def is_grouped(model: LeanPreTrainedModel) -> bool:

@@ -10,16 +10,13 @@ from ..layers_leaner import LeanPreTrainedModel
 from ..models import evaluating
 from ..terminal import Progress, no_progress
 from . import measures, operations
-from .measures import Batch, LayerChoice, Reference
+from .measures import Batch, Reference
 from .operations import SlimError
 
 
 MOST_HEADS = 4096  # of a layer
 MOST_NEURONS = 2**20  # of an MLP
 RIVALS = 5  # choices of layers that are recorded
-
-# `operations.keep_heads` or `keep_neurons`: a model, per layer what stays, and the means of what goes or None.
-KeepParts = Callable[[LeanPreTrainedModel, list[list[int]], list[torch.Tensor] | None], LeanPreTrainedModel]
 
 
 @dataclass(frozen=True)
@@ -97,14 +94,14 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     config = model.config
     if target == Target():
         raise SlimError("nothing to cut: give layers, heads or intermediate_size")
-    for pair in (("layers", "keep"), ("heads", "total_heads")):
-        if None not in (getattr(target, pair[0]), getattr(target, pair[1])):
-            raise SlimError("give one of them", settings=pair)
+    for one, other in (("layers", "keep"), ("heads", "total_heads")):
+        if None not in (getattr(target, one), getattr(target, other)):
+            raise SlimError(f"{one} and {other}: give one of them")
     largest = {"layers": config.num_hidden_layers, "heads": MOST_HEADS, "intermediate_size": MOST_NEURONS}
     for name, most in largest.items():
         value = getattr(target, name)
         if value is not None and not 1 <= value <= most:
-            raise SlimError(f"expected 1..{most:,}, got {value:,}", settings=[name])
+            raise SlimError(f"{name}: expected 1..{most:,}, got {value:,}")
     heads = config.heads_per_layer
     if target.keep is not None:
         operations.check_layers(model, target.keep)
@@ -116,10 +113,10 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     if target.total_heads is not None:
         if hasattr(config, "num_key_value_heads"):
             reason = f"{type(config).__name__} has one number of key-value heads; give heads, a number for every layer"
-            raise SlimError(reason, settings=["total_heads"])
+            raise SlimError(f"total_heads: {reason}")
         if not len(heads) <= target.total_heads <= sum(heads):
-            reason = f"expected {len(heads)}..{sum(heads)} for {len(heads)} layers, got {target.total_heads}"
-            raise SlimError(reason, settings=["total_heads"])
+            expected = f"{len(heads)}..{sum(heads)} for {len(heads)} layers"
+            raise SlimError(f"total_heads: expected {expected}, got {target.total_heads}")
 
 
 def _check_heads(model: LeanPreTrainedModel, wanted: int) -> None:
@@ -128,10 +125,10 @@ def _check_heads(model: LeanPreTrainedModel, wanted: int) -> None:
     grouped = operations.is_grouped(model)
     if wanted > min(heads) and (grouped or len(set(heads)) > 1):
         why = ", since several heads share keys" if grouped else f" for layers of {heads} heads"
-        raise SlimError(f"expected 1..{min(heads)}{why}, got {wanted}", settings=["heads"])
+        raise SlimError(f"heads: expected 1..{min(heads)}{why}, got {wanted}")
     groups = getattr(model.config, "num_key_value_heads", 1)
     if grouped and wanted % groups:
-        raise SlimError(f"expected a multiple of num_key_value_heads={groups}, got {wanted}", settings=["heads"])
+        raise SlimError(f"heads: expected a multiple of num_key_value_heads={groups}, got {wanted}")
 
 
 @dataclass
@@ -156,18 +153,16 @@ class _Slimming:
         """Keeps the layers that are named, or those of the best choice; the next ones are its rivals."""
         depth = self.model.config.num_hidden_layers
         if target.keep is not None:
-            chosen = tuple(target.keep)
-            changes = measures.changes_by_layers(self.model, self.choosing, [chosen])
-            ranking = [LayerChoice(chosen, changes[chosen])]
+            ranking = measures.changes_by_layers(self.model, self.choosing, [tuple(target.keep)])
         elif target.layers is not None and target.layers < depth:
             ranking = measures.rank_layers(self.model, self.choosing, target.layers, self.progress)
         else:
             return
-        chosen = list(ranking[0].layers)
+        chosen = list(next(iter(ranking)))
         if len(chosen) == depth:
             return
         self.model = operations.keep_layers(self.model, chosen)
-        rivals = {",".join(map(str, choice.layers)): choice.change for choice in ranking[:RIVALS]}
+        rivals = {",".join(map(str, layers)): change for layers, change in list(ranking.items())[:RIVALS]}
         self.record("layers", list(range(depth)), chosen, rivals)
 
     def change_heads(self, target: Target) -> None:
@@ -175,15 +170,14 @@ class _Slimming:
         heads = self.model.config.heads_per_layer
         total = target.total_heads
         if total is not None and total > sum(heads):
-            reason = f"the layers that stay have {sum(heads)}, expected at most as many, got {total}"
-            raise SlimError(reason, settings=["total_heads"])
+            raise SlimError(f"total_heads: expected at most the {sum(heads)} of the layers that stay, got {total}")
         if set(heads) == {target.heads} or total == sum(heads) or (target.heads is None and total is None):
             return
         if target.heads is not None and target.heads > max(heads):
             self.model = operations.add_heads(self.model, target.heads - max(heads))
             self.record("heads", heads, self.model.config.heads_per_layer)
             return
-        means = measures.input_moments(self.model, self.choosing.batches, "self_attn.o_proj").means
+        means, _ = measures.input_moments(self.model, self.choosing.batches, "self_attn.o_proj")
         changes = measures.changes_by_head(self.model, self.choosing, means, self.progress)
         if total is None:
             kept = [_best_heads(self.model, index, of_heads, target.heads) for index, of_heads in enumerate(changes)]
@@ -202,20 +196,18 @@ class _Slimming:
         if wanted > width:
             self.model = operations.add_neurons(self.model, wanted - width)
         else:
-            moments = measures.input_moments(self.model, self.choosing.batches, "mlp.fc2")
-            scores = measures.variance_by_neuron(self.model, moments)
-            kept = [sorted(of_neurons.topk(wanted).indices.tolist()) for of_neurons in scores]
-            self.model, rivals = self.cut_as_zero_or_mean(operations.keep_neurons, kept, moments.means)
+            means, variances = measures.input_moments(self.model, self.choosing.batches, "mlp.fc2")
+            kept = []
+            for layer, variance in zip(self.model.base_model.layers, variances):
+                added = variance * layer.mlp.fc2.weight.detach().double().square().sum(dim=0)
+                kept.append(sorted(added.topk(wanted).indices.tolist()))
+            self.model, rivals = self.cut_as_zero_or_mean(operations.keep_neurons, kept, means)
         self.record("intermediate_size", width, wanted, rivals)
 
     def cut_as_zero_or_mean(
-        self, keep: KeepParts, kept: list[list[int]], means: list[torch.Tensor]
+        self, keep: Callable, kept: list[list[int]], means: list[torch.Tensor]
     ) -> tuple[LeanPreTrainedModel, dict[str, float]]:
-        """Makes the cut with what goes counted as zero, and as its mean: the one that changes the output less.
-
-        Returns:
-            the model, and the change of both by name.
-        """
+        """The cut that changes the output less: what goes counts as zero, or as its mean; and the change of both."""
         models = {
             "removed parts as zero": keep(self.model, kept, None),
             "as their mean": keep(self.model, kept, means),
