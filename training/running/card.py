@@ -300,14 +300,13 @@ def task_snippet(
 
 SHARES = ("accuracy", "f1", "exact_match")  # metrics from 0 to 1
 LEGEND = {"fontsize": 9, "handlelength": 1.4, "columnspacing": 1.2}
-MANY = 60  # points of a curve; more than these are drawn small
 
 
 def plot(metrics_file: Path, output: Path, metric: str, loss_unit: str, guess: Guess | None = None) -> None:
     """PNG of a run against its steps: the training and the held-out loss; beside it the held-out `metric`, and κ.
 
     A metric that is the loss, or that was measured once at most, has no panel of its own; κ has one if the run logged
-    it (`inspect`).
+    it (`inspect`), with a curve per layer, the later the darker.
 
     Args:
         loss_unit: what the loss is measured in, as `Task.loss_unit` says it.
@@ -315,20 +314,24 @@ def plot(metrics_file: Path, output: Path, metric: str, loss_unit: str, guess: G
     """
     metric = metric.removeprefix("eval_")
     lines = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
-    has_metric = metric != "loss" and len(points_of(lines, f"eval_{metric}")) > 1
+    metrics = points_of(lines, f"eval_{metric}")
+    has_metric = metric != "loss" and len(metrics) > 1
     kappas = kappa_names(lines)
     panels = 1 + has_metric + bool(kappas)
     figure = Figure((max(8.6, 4.3 * panels), 3.4), layout="constrained")
     axes = list(figure.subplots(1, panels, squeeze=False)[0])
     if kappas:
-        draw_kappas(axes.pop(), lines, kappas)
+        axis = axes.pop()
+        shades = colormaps["viridis_r"].resampled(len(kappas) + 1)
+        for place, name in enumerate(kappas):
+            label = f"layer {name.removeprefix(KAPPA)}" if place in (0, len(kappas) - 1) else None
+            axis.plot(*zip(*points_of(lines, name).items()), ".-", color=shades(place + 1), label=label, markersize=5)
+        axis.set(ylabel="κ of the head outputs", yscale="log")
     if has_metric:
-        draw_curve(axes[1], lines, f"eval_{metric}", "held-out", "tab:orange")
-        axes[1].set_ylabel(metric.replace("_", " "))
-        if metric in SHARES:
-            axes[1].set_ylim(0, 1)
-    draw_curve(axes[0], lines, "loss", "training", "tab:blue")
-    draw_curve(axes[0], lines, "eval_loss", "held-out", "tab:orange")
+        draw_curve(axes[1], metrics, "held-out", "tab:orange")
+        axes[1].set(ylabel=metric.replace("_", " "), ylim=(0, 1) if metric in SHARES else None)
+    draw_curve(axes[0], points_of(lines, "loss"), "training", "tab:blue")
+    draw_curve(axes[0], points_of(lines, "eval_loss"), "held-out", "tab:orange")
     axes[0].set_ylabel(f"loss, {loss_unit}")
     if guess is not None and (metric == "loss" or has_metric):
         label = f"best guess: {guess.name}, {guess.value:.3f}"
@@ -356,22 +359,10 @@ def kappa_names(lines: list[dict[str, Any]]) -> list[str]:
     return sorted(names, key=lambda name: int(name.removeprefix(KAPPA)))
 
 
-def draw_kappas(axis: Axes, lines: list[dict[str, Any]], names: list[str]) -> None:
-    """κ of the head outputs against steps, a curve per layer, the later the darker; first and last are named."""
-    shades = colormaps["viridis_r"].resampled(len(names) + 1)
-    for place, name in enumerate(names):
-        label = f"layer {name.removeprefix(KAPPA)}" if place in (0, len(names) - 1) else None
-        axis.plot(*zip(*points_of(lines, name).items()), ".-", color=shades(place + 1), label=label, markersize=5)
-    axis.set(ylabel="κ of the head outputs", yscale="log")
-
-
-def draw_curve(axis: Axes, lines: list[dict[str, Any]], name: str, label: str, colour: str) -> None:
-    """The values of `name` against steps; a single one is named in the legend."""
-    points = points_of(lines, name)
-    size = 2 if len(points) > MANY else 6
-    if not points:
-        label += ": none"
-    elif len(points) == 1:
+def draw_curve(axis: Axes, points: dict[int, float], label: str, colour: str) -> None:
+    """Values by step; a single one, which has no line, is large and named in the legend."""
+    size = 2 if len(points) > 60 else 6
+    if len(points) < 2:
         size = 14
-        label += f": {points[max(points)]:.3f}"
+        label += "".join(f": {value:.3f}" for value in points.values()) or ": none"
     axis.plot(list(points), list(points.values()), ".-", color=colour, label=label, markersize=size)
