@@ -1,12 +1,12 @@
 """Settings, run folders, bad input: every refusal is one line that names file, column and row, or key."""
 
 import errno
-import itertools
 import json
 import math
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from unittest.mock import Mock
 
 import numpy as np
@@ -85,18 +85,15 @@ def test_missing_column(run):
     refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "'sentence'", "text, label")
 
 
-def test_empty_split(run):
+def test_empty_or_unreadable_files(run, tmp_path):
     rows = documents(8, 0)
     refused(run("masked-lm", "bert", rows, held_out=rows.select([])), "validation.parquet", "empty")
-
-
-def test_unreadable_parquet(run, tmp_path):
-    words = ["--data_files", f"train={tmp_path / 'broken.parquet'}", f"validation={tmp_path / 'broken.parquet'}"]
     (tmp_path / "broken.parquet").write_bytes(b"PAR1" + b"no parquet " * 20)
-    refused(run("masked-lm", "bert", documents(8, 0), *words), "broken.parquet", "arquet")
+    words = ["--data_files", f"train={tmp_path / 'broken.parquet'}", f"validation={tmp_path / 'broken.parquet'}"]
+    refused(run("masked-lm", "bert", rows, *words), "broken.parquet", "arquet")
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 300.0])
+@pytest.mark.parametrize("value", [math.nan, 300.0])
 def test_bad_pixels(run, value):
     pixels = np.random.default_rng(0).uniform(0, 255, size=(24, 16, 16, 3))
     pixels[5, 3, 3, 1] = value
@@ -136,14 +133,10 @@ def test_text_that_is_none(run):
     refused(run("causal-lm", "gpt", rows, "--tokenizer", "bytes"), "train.parquet", "text, row 3", "an empty cell")
 
 
-def test_text_longer_than_the_context(run):
+def test_a_long_text_is_refused_or_cut(run):
     rows = labelled(24, 0, ("sentence",), 2)
-    result = run(*CLASSIFY, rows, "--max_length", "8")
-    refused(result, "train.parquet", "sentence, row 1", "8 are read", "truncation")
-
-
-def test_a_long_text_is_cut_where_asked(run):
-    assert run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), "--max_length", "8", "--truncation")[0] == 0
+    refused(run(*CLASSIFY, rows, "--max_length", "8"), "train.parquet", "sentence, row 1", "8 are read", "truncation")
+    assert run(*CLASSIFY, rows, "--max_length", "8", "--truncation")[0] == 0
 
 
 def test_vocabulary_beyond_the_shape(run, tmp_path):
@@ -161,9 +154,8 @@ def test_vocabulary_beyond_the_shape(run, tmp_path):
     [
         OSError(errno.ENOSPC, "No space left on device"),
         RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),
-        RuntimeError("basic_ios::clear: iostream error"),
     ],
-    ids=["Python", "torch", "stream"],
+    ids=["Python", "torch"],
 )
 def test_no_space_left(run, monkeypatch, error):
     def full(*args, **kwargs):
@@ -181,39 +173,29 @@ def test_no_space_left(run, monkeypatch, error):
     assert run("masked-lm", "bert", rows, "--resume", few=few)[0] == 0
 
 
-def test_a_loss_that_is_no_number(run, monkeypatch):
-    few = merged(FEW, ["--save_strategy", "steps", "--save_steps", "2"])
-    original = LeanTrainer.compute_loss
-
-    def poisoned(self, *args, **kwargs):
-        loss = original(self, *args, **kwargs)
-        return loss * math.nan if self.state.global_step == 2 and self.model.training else loss
-
-    monkeypatch.setattr(LeanTrainer, "compute_loss", poisoned)
-    result = run("masked-lm", "bert", documents(16, 0), few=few)
-    refused(result, "not finite at step 3", "checkpoint-2", left=True)
-    assert [path.name for path in whole_checkpoints(result[2])] == ["checkpoint-2"]
-
-
-def test_an_infinite_gradient_leaves_no_checkpoint(run, monkeypatch):
-    """The loss is finite, the weights after the step are not."""
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_loss_or_gradient_that_is_no_number(run, monkeypatch, what):
+    """It leaves no checkpoint, also if the loss is finite and the weights after the step are not."""
     few = merged(FEW, ["--save_strategy", "steps", "--save_steps", "1"])
     original = LeanTrainer.training_step
 
     def poisoned(self, *args, **kwargs):
         loss = original(self, *args, **kwargs)
-        if self.state.global_step == 1:
+        if self.state.global_step == 1 and what == "gradient":
             next(self.model.parameters()).grad.fill_(math.inf)
         return loss
 
+    plain = LeanTrainer.compute_loss
+
+    def poisoned_loss(self, *args, **kwargs):
+        loss = plain(self, *args, **kwargs)
+        return loss * math.nan if self.state.global_step == 1 and what == "loss" else loss
+
     monkeypatch.setattr(LeanTrainer, "training_step", poisoned)
+    monkeypatch.setattr(LeanTrainer, "compute_loss", poisoned_loss)
     result = run("masked-lm", "bert", documents(16, 0), few=few)
     refused(result, "not finite at step 2", "checkpoint-1", left=True)
-
-
-def test_a_diverging_run_stops(run):
-    result = run("masked-lm", "bert", documents(16, 0), "--learning_rate", "1e30", "--max_grad_norm", "0")
-    refused(result, "not finite", left=True)
+    assert [path.name for path in whole_checkpoints(result[2])] == ["checkpoint-1"]
 
 
 def test_a_run_is_not_overwritten(run):
@@ -246,12 +228,9 @@ def test_holdouts_are_never_trained_on(tmp_path, task):
     [
         ('{"text": "a", "label": [1]}', "label is List"),
         ('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"text": "c", "label": 1}', "label, row 2: an em"),
-        ('{"text": "a", "label": -1}\n{"text": "b", "label": 1}', "label, row 1: -1"),
         ('{"text": "a", "label": 0}\n{"text": "b", "label": 0}', "the only class is '0'"),
         ('{"text": "a", "label": 1000000}\n{"text": "b", "label": 0}', "label, row 1: 1000000, expected a class"),
-        ('{"text": "a", "label": null}\n{"text": "b", "label": null}', "label, row 1: an em"),
         ('{"text": "a", "label": 0}\n{"text": 5, "label": 1}', "text_column: no column holds text alone: text is"),
-        ("", "the split is empty"),
     ],
 )
 def test_bad_labels(run, tmp_path, lines, message):
@@ -348,12 +327,6 @@ def test_a_finished_run_stays_as_it_is(run, capsys):
     assert status == 1 and "max_steps is 4 there and 6 here" in said and files() == before
     (folder / "README.md").unlink()
     assert run("masked-lm", "bert", rows, "--resume")[0] == 0 and (folder / "README.md").is_file()
-    for name, damaged in {"started.json": "[1]", "recipe.yaml": "a: ["}.items():
-        whole = (folder / name).read_bytes()
-        (folder / name).write_text(damaged)
-        status, said, _ = run("masked-lm", "bert", rows, "--resume")
-        assert status == 1 and f"leaner train: {folder / name}: " in said
-        (folder / name).write_bytes(whole)
 
 
 def test_damaged_checkpoints_are_not_thrown_away(run):
@@ -376,7 +349,7 @@ def test_damaged_checkpoints_are_not_thrown_away(run):
     assert status == 0 and (folder / "results.json").is_file(), said
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors", "trainer_state.json"])
+@pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors"])
 def test_a_checkpoint_of_other_bytes_is_not_gone_on_from(run, name):
     """As long as before: only its content says that the disk was damaged."""
     few = merged(FEW, ["--save_strategy", "steps", "--save_steps", "2"])
@@ -420,15 +393,12 @@ def test_unfit_weights_are_refused(run, tmp_path, capsys, spoil, message):
     assert name in end.value.code and message in end.value.code
 
 
-@pytest.mark.parametrize("variable", ["HF_DATASETS_CACHE", "HF_HOME"])
-def test_a_cache_that_cannot_be_written_to(run, tmp_path, monkeypatch, variable):
+def test_a_cache_that_cannot_be_written_to(run, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    for name in ("HF_DATASETS_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(variable, str(tmp_path / "file"))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "file" / "datasets")
     result = run("masked-lm", "bert", documents(8, 0))
-    refused(result, str(tmp_path / "file" / "datasets"), "cannot be written to", f"{variable} is {tmp_path / 'file'}")
+    refused(result, str(tmp_path / "file" / "datasets"), "cannot be written to", "HF_DATASETS_CACHE is")
 
 
 def test_classes_that_are_never_seen(run):
@@ -500,29 +470,33 @@ def test_fine_tuning_keeps_the_tokenizer_and_takes_a_new_head(run, tmp_path):
 
 
 WSD = '--lr_scheduler_type warmup_stable_decay --lr_scheduler_kwargs {"num_decay_steps":2}'
-OPTIONS = ["--label_smoothing_factor 0.1", "--gradient_checkpointing", WSD, "--gradient_accumulation_steps 2"]
-LONG_OPTIONS = ["--torch_compile", "--bf16"]
-TRAINED = [*itertools.product(("masked-lm", "causal-lm"), OPTIONS), *itertools.product(("causal-lm",), LONG_OPTIONS)]
-TRAINED += [pytest.param("masked-lm", option, marks=pytest.mark.full) for option in LONG_OPTIONS]
-CROP = "--crop_padding 2 --horizontal_flip"
-IMAGE_OPTIONS = ["", CROP, "--mixup_alpha 0.2", "--train_resize 20", "--label_smoothing_factor 0.1", "--ema_decay 0.5"]
+COMPILED = "--torch_compile --torch_compile_backend aot_eager"
+OPTIONS = ["--label_smoothing_factor 0.3", "--bf16", "--dropout 0.5", WSD, "--ema_decay 0.5"]
+OPTIONS += ["--gradient_checkpointing", "--gradient_accumulation_steps 2", COMPILED]
+SAME = {"--gradient_checkpointing": 1e-5, "--ema_decay 0.5": 1e-5, COMPILED: 1e-2}  # of other random numbers
 
 
-@pytest.mark.parametrize(("task", "extra"), TRAINED)
-def test_options_train(run, task, extra):
-    family = {"masked-lm": "bert", "causal-lm": "gpt"}[task]
-    if extra == "--torch_compile":
-        extra += " --torch_compile_backend aot_eager"
-    status, said, folder = run(task, family, documents(16, 0), "--learning_rate", "3e-3", *extra.split())
-    assert status == 0, said
-    results = json.loads((folder / "results.json").read_text())
-    assert results["learning_rate"] == 3e-3
-    assert results["train"]["learning_rate"] == 3e-3
-    losses = [line["loss"] for line in read_lines(folder) if "loss" in line]
-    assert len(losses) == 4 and losses[-1] < losses[0]
+def test_options_train_and_have_an_effect(run):
+    """Each setting trains, and changes the losses of the same run, or does not."""
+    rows = documents(80, 0)
+    curves = {}
+    for extra in ("", *OPTIONS):
+        status, said, folder = run("causal-lm", "gpt", rows, "--learning_rate", "3e-3", *extra.split())
+        assert status == 0, said
+        results = json.loads((folder / "results.json").read_text())
+        assert results["learning_rate"] == results["train"]["learning_rate"] == 3e-3
+        curves[extra] = [line["loss"] for line in read_lines(folder) if "loss" in line]
+        assert len(curves[extra]) == 4 and curves[extra][-1] < curves[extra][0]
+        folder.rename(folder.with_name(f"run{len(curves)}"))
+    for extra, tolerance in SAME.items():
+        assert curves.pop(extra) == pytest.approx(curves[""], abs=tolerance)
+    assert len(set(map(str, curves.values()))) == len(curves)
 
 
-@pytest.mark.parametrize("extra", IMAGE_OPTIONS)
+IMAGE_OPTIONS = ["--crop_padding 2 --horizontal_flip", "--mixup_alpha 0.2", "--train_resize 20"]
+
+
+@pytest.mark.parametrize("extra", ["", *IMAGE_OPTIONS])
 def test_image_options_train(run, extra):
     words = "--max_steps 30 --learning_rate 3e-3".split()
     status, said, folder = run("image-classification", "vit", pictures(64, 0), *words, *extra.split())
@@ -544,16 +518,6 @@ def test_image_size(run):
     refused(run(*task, "--image_size", "16", shape=str(trained)), "image_size: 16", "has image_size 8")
     refused(run(*task, "--image_size", "9"), "image_size", "9 is not a multiple of patch_size")
     refused(run("masked-lm", "bert", documents(16, 0), "--image_size", "8"), "image_size", "reads no images")
-
-
-def test_options_have_an_effect(run):
-    """Each setting changes the losses of the same run."""
-    curves, rows = {}, documents(16, 0)
-    for extra in ("", "--label_smoothing_factor 0.3", "--bf16", "--dropout 0.5", WSD):
-        _, _, folder = run("causal-lm", "gpt", rows, "--learning_rate", "3e-3", *extra.split())
-        curves[extra] = [line["loss"] for line in read_lines(folder) if "loss" in line]
-        folder.rename(folder.with_name(f"run{len(curves)}"))
-    assert len(set(map(str, curves.values()))) == len(curves)
 
 
 def test_eval_loss_is_not_smoothed(run):
@@ -640,18 +604,14 @@ def test_masks_do_not_depend_on_the_shape_or_the_batch():
         ("lerning_rate: 1", "lerning_rate: unknown key; did you mean learning_rate?"),
         ("learning_rate: fast", "learning_rate: invalid float value: 'fast'"),
         ("learning_rate: true", "learning_rate: expected a number, got true"),
-        ("max_steps: 1.5", "max_steps: invalid int value: '1.5'"),
         ("num_train_epochs: [1, 2]", "num_train_epochs: expected one value, got a list"),
         ("shape: vit/tiny", "shape: belongs on the command line"),
         ("task: vision", "task: invalid choice: 'vision'"),
         ("mask_fraction: 1.5", "mask_fraction: 1.5 is not in"),
         ("- a", "expected keys and values"),
         ("a: [", "no YAML file: "),
-        ("num_train_epochs: 1:30", "num_train_epochs: invalid float value: '1:30'"),
         ("max_steps: 1:30", "max_steps: invalid int value: '1:30'"),
         ("adam_beta1: .nan", "adam_beta1: nan is not a finite number"),
-        ("adam_epsilon: -.inf", "adam_epsilon: -inf is not a finite number"),
-        ("lr_scheduler_kwargs: {a: [1.0, .inf]}", "lr_scheduler_kwargs.a.1: inf is not a finite number"),
     ],
 )
 def test_bad_recipes(tmp_path, text, message):
@@ -669,8 +629,6 @@ def test_bad_recipes(tmp_path, text, message):
         ("--task token-classification", "'embedding'); the models have this head"),
         ("--optim adamw_torchy", "did you mean adamw_torch?"),
         ("--seed -1", "seed: -1 is not in 0..4294967295"),
-        ("--learning_rate inf", "learning_rate: inf is not in"),
-        ("--adam_beta2 nan", "adam_beta2: nan is not a finite number"),
         ("--eval_strategy often", "eval_strategy: often is not a valid"),
         ("--lr_scheduler_kwargs {bad", "'{bad': no JSON"),
     ],
@@ -698,15 +656,8 @@ def test_the_command_line_wins_and_numbers_are_numbers(tmp_path):
 
 
 def test_every_training_argument_can_be_set():
-    """Each field of TrainingArguments is a key with the default of its own kind."""
-    parser = SettingsParser()
-    from dataclasses import fields
-
-    for each in fields(transformers.TrainingArguments):
-        if each.init:
-            assert each.name in parser._option_string_actions or f"--{each.name}" in parser._option_string_actions, (
-                each.name
-            )
+    keys = {action.dest for action in SettingsParser()._actions}
+    assert {each.name for each in fields(transformers.TrainingArguments) if each.init} <= keys
 
 
 @pytest.mark.parametrize("family", ["vit", "bert", "gpt"])
@@ -724,9 +675,11 @@ def test_transformers_own_model_by_the_same_recipe(run, family, monkeypatch):
         "train",
         lambda self, *args, **kwargs: (trained.append(type(self.model).__name__), plain(self, *args, **kwargs))[1],
     )
-    status, said, folder = run(task, family, rows, "--implementation", "transformers")
+    words = ["--implementation", "transformers", "--inspect", "heads", "--inspect_steps", "100"]
+    status, said, folder = run(task, family, rows, *words)
     assert status == 0, said
     assert trained == [theirs]
+    assert [line["step"] for line in read_lines(folder) if "kappa_layer_0" in line] == [0, 4]
     results = json.loads((folder / "results.json").read_text())
     assert results["architecture"].startswith("Lean") and len(results["condition"]["end"]) == 2
     assert results["recipe"]["implementation"] == "transformers"
