@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from modeling_leaner.cli.errors import describe
+from modeling_leaner.cli.command import describe
 
 
 SECONDS = 20  # of a processor, for one file

@@ -21,7 +21,7 @@ from modeling_leaner import attention_leaner, shapes
 from modeling_leaner.cli.app import app
 from modeling_leaner.cli.plan import training_command
 from modeling_leaner.family import FAMILIES
-from modeling_leaner.names import shape_names
+from modeling_leaner.names import shape_names, shapes_folder
 from modeling_leaner.planning import advice
 from modeling_leaner.planning import solver as planner
 from modeling_leaner.planning.advice import FAVOURS, NO_OBJECTION, OPPOSES, advise
@@ -326,15 +326,14 @@ class TestBadInput:
             ("--family gpt --params 30Q", "--params 30Q: expected a number above 0, up to 1e.18, with a unit, as 30M"),
             ("--family gpt --latency 5", "--latency 5: .* as 5ms"),
             ("--family gpt --like bert/base", "--like bert/base: a bert shape, but --family is gpt"),
-            ("--like gpt/huge", "--like gpt/huge: unknown shape .*; did you mean gpt/base."),
-            ("--like gpt/base --image-size 8", "--like gpt/base: --image-size 8: gpt has no such input"),
+            ("--like gpt/huge", "unknown shape .*; did you mean gpt/base."),
+            ("--like gpt/base --image-size 8", "--image-size 8: gpt has no such input"),
             ("--family gpt --params 30M --head-dim 7", "--head-dim 7: no fused attention kernel takes it"),
             ("--family gpt --params 30M --layers 0", "--layers 0: expected 1 to 1000"),
             ("--family vit --params 30M --image-size 30", "--image-size 30: .*: height 30 is not a multiple"),
             ("--family gpt --params 30M --pick 99 --write x.json", "--pick 99: expected a row from 1 to 6"),
             ("--family gpt --params 30M --pick 2", "--pick 2: .* --write NAME"),
             ("--family gpt --params 1e300", "--params 1e300: .* as 30M"),
-            ("--family gpt --params 30M --write ..", "--write '..'"),
             ("--family gpt --layers 2 --width 100 --heads 3 --mlp 7", "--heads 3: does not divide --width 100; give"),
             ("--family gpt --params 30M --layers 2 --width 64", "what fits is no shape to recommend: .*give --mlp"),
             ("--family gpt --params 30M --heads 64", "what fits .* give --head-dim with --heads"),
@@ -450,7 +449,7 @@ class TestCommand:
         """A name is a file of the working folder, else a path; an existing file stays."""
         monkeypatch.chdir(tmp_path)
         expected = plan("gpt", Budget(parameters=30e6), Dials(layers=6))[1].config
-        fields = json.loads((shapes.shapes_folder() / "gpt/base.json").read_text()).keys()
+        fields = json.loads((shapes_folder() / "gpt/base.json").read_text()).keys()
         for name, path in (
             (tmp_path / "a.json", tmp_path / "a.json"),
             ("thirty", Path("thirty.json")),

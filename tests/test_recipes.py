@@ -90,7 +90,7 @@ def test_recipe(recipe, tmp_path, capsys):
     assert f"eval_{results['main_metric']}" in results["metrics"]
     assert sum("eval_loss" in line for line in read_lines(folder)) == 2
     capsys.readouterr()
-    leaner("evaluate", folder)
+    leaner("evaluate", folder, "--json")
     again = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert again["rows"] == results["rows"]
     assert again["metrics"] == pytest.approx(results["metrics"], abs=1e-6)

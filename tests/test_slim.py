@@ -32,6 +32,7 @@ from typer.testing import CliRunner
 
 from modeling_leaner import LeanBERTModel
 from modeling_leaner.cli.app import app
+from modeling_leaner.slimming.slim import Target
 
 
 CARDS = Path(__file__).parents[1] / "model_cards"
@@ -175,15 +176,14 @@ def test_an_encoder_with_another_pooling_is_refused(tmp_path, rows):
 def test_the_speedup_chooses_the_layers(tmp_path, monkeypatch):
     """By the times of the cuts; what is missing to the speed-up the MLPs make up."""
     model = LeanBERTModel.from_pretrained(save_sentence_encoder(tmp_path / "source"))
-    settings = slim.Settings(source="", output=tmp_path, data=(), speedup=2.0)
     monkeypatch.setattr(slim, "speeds_of", lambda models, batch: [1.0, 1.4, 2.2][: len(models)])
-    assert slim.shape_for(model, settings, {}).layers == 1
+    assert slim.shape_for(model, Target(), 2.0, {}).layers == 1
     monkeypatch.setattr(slim, "speeds_of", lambda models, batch: [1.0, 1.9, 2.8][: len(models)])
-    target = slim.shape_for(model, settings, {})
+    target = slim.shape_for(model, Target(), 2.0, {})
     assert target.layers == 2 and 0 < target.intermediate_size < model.config.intermediate_size
     times = iter([[1.0, 1.9, 1.6], [1.0, 2.2, 2.4]])  # the second measurement finds the cut fast enough
     monkeypatch.setattr(slim, "speeds_of", lambda models, batch: next(times))
-    assert slim.shape_for(model, settings, {}).intermediate_size == model.config.intermediate_size
+    assert slim.shape_for(model, Target(), 2.0, {}).intermediate_size == model.config.intermediate_size
 
 
 def test_an_interrupted_command_continues(tmp_path):

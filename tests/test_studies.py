@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from modeling_leaner.training.studies.depth_width import Cell
 from modeling_leaner.training.studies.heads_optimization import Weights, mixture_data
 from modeling_leaner.training.studies.study import Study, by_interval, by_majority, together
 
-from modeling_leaner.cli import checks
+from modeling_leaner.cli import training as commands
 
 
 CLONE = Path(__file__).parent.parent
@@ -314,7 +315,7 @@ class TestStudies:
         assert list(tmp_path.iterdir()) == []
 
     def test_the_command_knows_every_study(self):
-        assert study.STUDIES == checks.STUDY_NAMES
+        assert get_args(commands.Study) == study.STUDIES
         assert sorted(path.name for path in KEPT.iterdir()) == sorted(study.STUDIES)
 
     @pytest.mark.parametrize(

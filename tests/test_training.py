@@ -451,7 +451,7 @@ def test_other_data_are_evaluated_whole(run, tmp_path, capsys):
     labelled(37, 3, ("sentence",), 2).to_csv(tmp_path / "other.csv")
     for data in (f"validation={tmp_path / 'other.csv'}", str(tmp_path / "other.csv")):
         capsys.readouterr()
-        leaner("evaluate", folder, "--data", data)
+        leaner("evaluate", folder, "--data", data, "--json")
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 37
 
 
@@ -550,7 +550,7 @@ def test_labels_go_by_name(run, tmp_path, capsys):
         other = Dataset.from_dict({"sentence": rows["sentence"][:], "label": texts})
         other.cast_column("label", ClassLabel(names=names)).to_parquet(tmp_path / "other.parquet")
         capsys.readouterr()
-        leaner("evaluate", folder, "--data", f"validation={tmp_path / 'other.parquet'}")
+        leaner("evaluate", folder, "--json", "--data", f"validation={tmp_path / 'other.parquet'}")
         accuracies.append(json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]["eval_accuracy"])
     assert accuracies[0] == accuracies[1] != 0.5
 

@@ -1,38 +1,36 @@
-"""The `leaner` command. Each subcommand is a few lines over a function of the package.
+"""The `leaner` command: models and shapes. Each command is its options and a call of one function of the package.
 
-Nothing here imports torch or transformers before a command's arguments are known to be right: help and typing errors
-are answered at once.
+Nothing here imports torch or transformers before a command's arguments are known to be right: help and mistakes are
+answered at once.
 """
 
-import atexit
 import json
-import signal
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from .. import __version__
-from ..process import INTERRUPTED
 from ..terminal import plain_console
-from .checks import (
-    check_named,
-    check_new,
-    check_source,
-    check_trained,
-    parse_layers,
+from .command import (
+    RESEARCH,
+    Command,
+    CommandGroup,
+    Json,
+    License,
+    NewFolder,
+    Trained,
+    dashed,
+    layer_numbers,
+    named,
+    slow_imports,
 )
-from .command import Command, dashed
-from .errors import CommandGroup, print_error
-from .lazy import slow_imports
-from .training import License, commands
+from .training import commands
 
 
-SHAPES = "Shapes"  # panels of the help
-MODELS = "Models"
-HELP = """The LeanViT, LeanBERT and LeanGPT model family.
+HELP = """Prune, convert, train and publish LeanBERT, LeanViT and LeanGPT models.
 
-Options may be written --two-words or --two_words."""
+Start with `leaner slim --help` or `leaner plan --help`. Options may be written --two-words or --two_words."""
 
 
 app = typer.Typer(
@@ -53,7 +51,7 @@ def _print_version(value: bool) -> None:
 def main(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool, Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
@@ -61,17 +59,17 @@ def main(
         raise typer.Exit(2)
 
 
-@app.command(cls=Command, rich_help_panel=SHAPES)
+@app.command(cls=Command)
 def shapes(
-    family: Annotated[Literal["vit", "bert", "gpt"] | None, typer.Option(help="Only one family.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    family: Annotated[Literal["vit", "bert", "gpt"] | None, Option(help="Only one family.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """The named shapes: parameters, FLOPs per token, cache bytes per token, heads × head size.
+    """List the named shapes with their parameters and costs.
 
     Example: leaner shapes --family gpt
     """
     with slow_imports():
-        from .shapes import shape_rows, shape_table
+        from .plan import shape_rows, shape_table
     rows = shape_rows(family)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
@@ -81,202 +79,129 @@ def shapes(
         typer.echo(f"\nNext: leaner plan --like {name} --layers 4, or leaner train RECIPE --shape {name}")
 
 
-@app.command(cls=Command, rich_help_panel=SHAPES)
+@app.command(cls=Command)
 def plan(
     context: typer.Context,
     family: Annotated[
-        Literal["vit", "bert", "gpt"] | None, typer.Option(help="Model family; not needed with --like.")
+        Literal["vit", "bert", "gpt"] | None, Option(help="Model family; not needed with --like.")
     ] = None,
-    params: Annotated[str | None, typer.Option(help="Number of parameters to reach, such as 30M.")] = None,
-    flops: Annotated[str | None, typer.Option(help="Maximum forward FLOPs per token or image, such as 5G.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Maximum memory of a training step, such as 8GB.")] = None,
+    params: Annotated[str | None, Option(help="Number of parameters to reach, such as 30M.")] = None,
+    flops: Annotated[str | None, Option(help="Maximum forward FLOPs per token or image, such as 5G.")] = None,
+    memory: Annotated[str | None, Option(help="Maximum memory of a training step, such as 8GB.")] = None,
     latency: Annotated[
-        str | None, typer.Option(help="Maximum time per item, measured on this machine, such as 5ms.")
+        str | None, Option(help="Maximum time per item, measured on this machine, such as 5ms.")
     ] = None,
-    like: Annotated[str | None, typer.Option(help="Starting point: a shape, config file, folder or Hub id.")] = None,
-    layers: Annotated[int | None, typer.Option(help="Fix the number of layers.")] = None,
-    width: Annotated[int | None, typer.Option(help="Fix the width.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Fix the number of heads.")] = None,
-    head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
-    mlp: Annotated[int | None, typer.Option(help="Fix the MLP's width.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens per sequence (text).", show_default="the longest")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Image size in pixels (vit).")] = None,
-    patch_size: Annotated[int | None, typer.Option(help="Patch size in pixels (vit).")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Vocabulary size (text).")] = None,
-    batch: Annotated[int, typer.Option(min=1, max=2**24, help="Batch size of a training step.")] = 8,
+    like: Annotated[
+        str | None, Option(help="Starting point: a shape, config file, folder or Hub id.", callback=named)
+    ] = None,
+    layers: Annotated[int | None, Option(help="Fix the number of layers.")] = None,
+    width: Annotated[int | None, Option(help="Fix the width.")] = None,
+    heads: Annotated[int | None, Option(help="Fix the number of heads.")] = None,
+    head_dim: Annotated[int | None, Option(help="Fix the head size.")] = None,
+    mlp: Annotated[int | None, Option(help="Fix the MLP's width.")] = None,
+    length: Annotated[int | None, Option(help="Tokens per sequence (text).", show_default="the longest")] = None,
+    image_size: Annotated[int | None, Option(help="Image size in pixels (vit).")] = None,
+    patch_size: Annotated[int | None, Option(help="Patch size in pixels (vit).")] = None,
+    vocab_size: Annotated[int | None, Option(help="Vocabulary size (text).")] = None,
+    batch: Annotated[int, Option(min=1, max=2**24, help="Batch size of a training step.")] = 8,
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"], typer.Option(help="Data type of weights and states.")
+        Literal["float32", "bfloat16", "float16"], Option(help="Data type of weights and states.")
     ] = "float32",
-    attention: Annotated[Literal["lean", "sdpa", "eager"], typer.Option(help="Attention implementation.")] = "lean",
-    device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Device of a training step.")] = "cpu",
-    measure: Annotated[bool, typer.Option("--measure", help="Measure time and memory on this machine.")] = False,
-    advice: Annotated[
-        bool, typer.Option("--advice", help="Print what each published source says about each row.")
-    ] = False,
-    write: Annotated[str | None, typer.Option(help="Save a shape as NAME.json here, or to a path.")] = None,
-    pick: Annotated[int | None, typer.Option(min=1, help="Row to save.", show_default="the recommended one")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    attention: Annotated[Literal["lean", "sdpa", "eager"], Option(help="Attention implementation.")] = "lean",
+    device: Annotated[Literal["cpu", "gpu"], Option(help="Device of a training step.")] = "cpu",
+    measure: Annotated[bool, Option("--measure", help="Measure time and memory on this machine.")] = False,
+    advice: Annotated[bool, Option("--advice", help="Print what each published source says about each row.")] = False,
+    write: Annotated[str | None, Option(help="Save a shape as NAME.json here, or to a path.")] = None,
+    pick: Annotated[int | None, Option(min=1, help="Row to save.", show_default="the recommended one")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Find shapes for a budget, or equal to a starting point, with their costs, and recommend one.
+    """Find shapes for a budget, and recommend one.
 
     Example: leaner plan --family gpt --params 30M --vocab-size 8192 --length 512
     """
     if pick is not None and write is None:
         raise ValueError(f"--pick {pick}: is the row that --write NAME saves; expected both")
-    if like is not None:
-        check_named(like)
-    with slow_imports(models=measure or latency is not None):
-        from ..planning.costs import StepSetting, parse_size
-        from ..planning.solver import Budget, Dials
-        from .plan import NOT_AGAIN, question_of, run
-
-    def size(flag: str, text: str | None, symbol: str = "") -> float | None:
-        return None if text is None else parse_size(flag, text, symbol)
-
-    budget = Budget(size("--params", params), size("--flops", flops), size("--memory", memory, "B"))
-    dials = Dials(layers, width, heads, head_dim, mlp)
-    setting = StepSetting(batch, length, dtype, attention, device)
-    limit = size("--latency", latency, "s")
-    inputs = {"image_size": image_size, "patch_size": patch_size, "vocab_size": vocab_size}
-    question = question_of(family, like, budget, dials, setting, **inputs)
-    given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
-    arguments = []
-    for name in given:
-        flag = "--json" if name == "as_json" else f"--{dashed(name)}"
-        if flag not in NOT_AGAIN:
-            arguments += [flag, str(context.params[name])]
-    run(question, arguments, limit, measure, advice, write, pick, as_json)
+    with slow_imports():
+        from .plan import run
+    run(context)
 
 
-@app.command(cls=Command, rich_help_panel=MODELS)
+@app.command(cls=Command)
 def convert(
-    source: Annotated[str, typer.Argument(help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")],
-    output: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
+    source: Trained,
+    output: NewFolder,
     ignore: Annotated[
-        list[str] | None, typer.Option(help="Pattern of tensors that may be missing or left over, as 'cls.*'.")
+        list[str] | None, Option(help="Pattern of tensors that may be missing or left over, as 'cls.*'.")
     ] = None,
 ) -> None:
-    """Turn a checkpoint of transformers into its exact Lean relative, or back."""
-    if ignore is None:
-        ignore = []
-    check_new(output)
-    check_source(source)
+    """Convert a transformers checkpoint exactly to Lean, or back.
+
+    Example: leaner convert google-bert/bert-base-uncased lean-bert
+    """
     with slow_imports():
         from ..conversion import convert_checkpoint
-        from ..terminal import quiet_libraries
-    quiet_libraries()
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python ends changes no status
-    try:
-        model = convert_checkpoint(source, output, ignore)
-        typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
-    except KeyboardInterrupt:
-        if not output.exists():  # it appears whole or not at all
-            print_error("convert", f"interrupted; there is no {output}")
-            raise typer.Exit(INTERRUPTED) from None
-        typer.echo(f"{output}: complete, for it was written before the interrupt")
+    model = convert_checkpoint(source, output, ignore or [])
+    name = type(model).__name__
+    typer.echo(f"{output}: {name}, {model.num_parameters() / 1e6:.1f}M parameters")
+    package = "modeling_leaner" if name.startswith("Lean") else "transformers"
+    typer.echo(f'Next, in Python: {package}.{name}.from_pretrained("{output}")')
 
 
-@app.command(cls=Command, rich_help_panel=MODELS)
+@app.command(cls=Command)
 def slim(
-    source: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a BERT, ViT, GPT-2 or Lean model.")
-    ],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
-    speedup: Annotated[float | None, typer.Option(help="How many times as fast on this machine, such as 2.")] = None,
+    context: typer.Context,
+    source: Trained,
+    output: NewFolder,
     data: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH ...", help="Texts or images like those that the model will read; no labels needed."
-        ),
-    ] = None,
+        list[str],
+        Option(metavar="PATH ...", help="Texts or images like those that the model will read; no labels needed."),
+    ],
+    speedup: Annotated[float | None, Option(help="How many times as fast on this machine, such as 2.")] = None,
     keep: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Exit with 3 if less of the quality is kept, such as 0.99.")
+        float | None, Option(min=0, max=1, help="Exit with 3 if less of the quality is kept, such as 0.99.")
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.01, help="Longest training.")] = 60,
+    minutes: Annotated[float, Option(min=0.01, help="Longest training.")] = 60,
     column: Annotated[
-        str | None, typer.Option(help="Column to read.", show_default="text, sentence, or the only one")
+        str | None, Option(help="Column to read.", show_default="text, sentence, or the only one")
     ] = None,
-    label_column: Annotated[
-        str | None, typer.Option(help="Column of classes; a classifier learns from it, too.")
+    label_column: Annotated[str | None, Option(help="Column of classes; a classifier learns from it, too.")] = None,
+    layers: Annotated[int | None, Option(help="Number of layers to keep, instead of --speedup.")] = None,
+    keep_layers: Annotated[
+        str | None, Option(help="Layers to keep, counted from 0, as 0,4,5.", callback=layer_numbers)
     ] = None,
-    layers: Annotated[int | None, typer.Option(help="Number of layers to keep, instead of --speedup.")] = None,
-    keep_layers: Annotated[str | None, typer.Option(help="Layers to keep, counted from 0, as 0,4,5.")] = None,
-    heads: Annotated[
-        int | None, typer.Option(help="Heads per layer; more than there are start with no effect.")
-    ] = None,
-    total_heads: Annotated[int | None, typer.Option(help="Heads over all layers together.")] = None,
-    intermediate_size: Annotated[int | None, typer.Option(help="Neurons per MLP.")] = None,
-    max_length: Annotated[int, typer.Option(min=2, help="Longest text in tokens.")] = 128,
-    training: Annotated[bool, typer.Option(help="Train what is left to reproduce the model.")] = True,
-    lean: Annotated[
-        bool, typer.Option("--lean", help="Write this family's class instead of transformers' own.")
-    ] = False,
-    base_model: Annotated[str | None, typer.Option(help="Hub id of a MODEL that is a folder, for the card.")] = None,
+    heads: Annotated[int | None, Option(help="Heads per layer; more than there are start with no effect.")] = None,
+    total_heads: Annotated[int | None, Option(help="Heads over all layers together.")] = None,
+    intermediate_size: Annotated[int | None, Option(help="Neurons per MLP.")] = None,
+    max_length: Annotated[int, Option(min=2, help="Longest text in tokens.")] = 128,
+    training: Annotated[bool, Option(help="Train what is left to reproduce the model.")] = True,
+    lean: Annotated[bool, Option("--lean", help="Write this family's class instead of transformers' own.")] = False,
+    base_model: Annotated[str | None, Option(help="Hub id of a MODEL that is a folder, for the card.")] = None,
     license: License = None,
 ) -> None:
-    """Make a faster model from a trained one: remove layers, distil, compare.
+    """Make a faster model: remove layers, distil, compare.
 
     Example: leaner slim sentence-transformers/all-MiniLM-L6-v2 fast --speedup 2 --data sentences.txt
     """
-    check_new(output)
-    check_source(source)
-    kept = None if keep_layers is None else tuple(parse_layers("--keep-layers", keep_layers))
     with slow_imports():
-        from ..terminal import quiet_libraries
         from ..training.slim import Settings, run
-    quiet_libraries()
-    settings = Settings(
-        source=source,
-        output=output,
-        data=tuple(data or ()),
-        speedup=speedup,
-        layers=layers,
-        keep_layers=kept,
-        heads=heads,
-        total_heads=total_heads,
-        intermediate_size=intermediate_size,
-        column=column,
-        label_column=label_column,
-        keep=keep,
-        minutes=minutes,
-        max_length=max_length,
-        training=training,
-        lean=lean,
-        base_model=base_model,
-        license=license,
-    )
-    try:
-        raise typer.Exit(run(settings))
-    except KeyboardInterrupt:
-        print_error("slim", f"interrupted; {output} was not written")
-        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(run(Settings(**context.params)))
 
 
-@app.command(cls=Command, rich_help_panel=MODELS)
+@app.command(cls=Command)
 def export(
-    kind: Annotated[Literal["onnx", "torch"], typer.Argument(help="An ONNX graph, or a program of torch.export.")],
-    source: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")
-    ],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
-    int8: Annotated[bool, typer.Option(help="Also write an ONNX file with 8-bit weights.")] = True,
+    kind: Annotated[Literal["onnx", "torch"], Argument(help="An ONNX graph, or a program of torch.export.")],
+    source: Trained,
+    output: NewFolder,
+    int8: Annotated[bool, Option(help="Also write an ONNX file with 8-bit weights.")] = True,
 ) -> None:
-    """Write a model as a graph that runs without this package, and compare it with the model.
+    """Write a model as an ONNX or torch.export graph, and compare both.
 
     Example: leaner export onnx sentence-transformers/all-MiniLM-L6-v2 minilm-onnx
     """
-    check_new(output)
-    check_trained(source)
     with slow_imports():
         from ..exporting import export as export_model
         from ..planning.costs import human_bytes
-        from ..terminal import quiet_libraries
-    quiet_libraries()
-    try:
-        exported = export_model(kind, source, output, int8)
-    except KeyboardInterrupt:
-        print_error("export", f"interrupted; {output} was not written")
-        raise typer.Exit(INTERRUPTED) from None
+    exported = export_model(kind, source, output, int8)
     for each in exported:
         parity = each.parity
         choice = "" if parity.same_choice is None else f", same choice {parity.same_choice:.1%}"
@@ -287,43 +212,42 @@ def export(
     typer.echo(f"Next, in Python: {call}")
 
 
-@app.command(cls=Command, rich_help_panel=MODELS)
+@app.command(cls=Command, rich_help_panel=RESEARCH)
 def inspect(
     context: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="Run, published folder, Hub id of a ViT, BERT, GPT-2 or Lean model, or a new shape.")
+        str,
+        Argument(
+            help="Run, published folder, Hub id of a ViT, BERT, GPT-2 or Lean model, or a new shape.", callback=named
+        ),
     ],
-    data_files: Annotated[
+    data: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--data-files", "--data", metavar="PATH ...", help="Examples: a folder, files, or a built-in set's name."
         ),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Column of the texts or images.", show_default="the recipe's, or the only one")
+        str | None, Option(help="Column of the texts or images.", show_default="the recipe's, or the only one")
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Number of examples; the Jacobian is measured on the first.")] = 8,
+    rows: Annotated[int, Option(min=1, help="Number of examples; the Jacobian is measured on the first.")] = 8,
     layers: Annotated[
-        str | None, typer.Option(help="Layers counted from 0, such as 0,4,5.", show_default="all")
+        str | None,
+        Option(help="Layers counted from 0, such as 0,4,5.", show_default="all", callback=layer_numbers),
     ] = None,
     jacobian: Annotated[
         Literal["auto", "exact", "matrix-free", "none"],
-        typer.Option(help="auto: exact up to 4,096 numbers in an example's states, else matrix-free."),
+        Option(help="auto: exact up to 4,096 numbers in an example's states, else matrix-free."),
     ] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """See the conditioning of a model's attention: κ, the Jacobian, and what its heads do.
+    """Measure the attention's conditioning and what each head does.
 
     Example: leaner inspect gpt2 --data texts.txt --rows 2 --jacobian none
     """
-    check_named(model)
     with slow_imports():
-        from ..terminal import quiet_libraries
-    quiet_libraries()
-    with slow_imports():
-        from .inspect import Options, run
-    options = context.params | {"data_files": data_files or []}
-    run(Options(**options))
+        from .inspect import run
+    run(**context.params)
 
 
 app.add_typer(commands)

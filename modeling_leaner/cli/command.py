@@ -1,11 +1,44 @@
-"""How a command line is read: options once each, `--two-words` or `--two_words`, several values after one."""
+"""How a command line is read, checked and answered.
 
+An option is given once, as `--two-words` or `--two_words`; a list's option takes all values that follow it. A user's
+mistake is one line on stderr that names the command, never a traceback; what can be checked without torch is checked
+before it is imported.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer import Argument, Option
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.exceptions import TyperException
 
-from ..training.reading import repeated_message, split_options
+from ..names import check_shape, require_source, shape_names
+from ..process import INTERRUPTED, leave_at_once, leave_in_order
+from ..terminal import did_you_mean_path, plain_console, quiet_libraries, visible
+from ..training.reading import split_options
+
+
+RESEARCH = "Research"  # second panel of the help
+
+
+@contextmanager
+def slow_imports() -> Iterator[None]:
+    """Around imports that take seconds: Ctrl-C ends the process at once, and the Auto classes know the family."""
+    leave_at_once()
+    from .. import family  # noqa: F401
+
+    yield
+    quiet_libraries()
+    leave_in_order()
+
+
+# Reading
 
 
 def dashed(name: str) -> str:
@@ -13,40 +46,36 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-class Command(TyperCommand):
-    """A command that takes an option once, of which typer would silently take the last, unless it is a list's.
+def takes_several(option: TyperOption) -> bool:
+    return option.metavar is not None and option.metavar.endswith("...")
 
-    A list whose metavar ends in `...` is given once, with all its values: `--data-files a b`.
+
+class Command(TyperCommand):
+    """A command that refuses an option given twice, of which typer would silently take the last.
+
+    An option whose metavar ends in `...` is given once, with all its values: `--data-files a b`.
     """
 
     def option_of(self, word: str) -> TyperOption | None:
         """The option that a word such as `--head_dim=8` names; None for one that the command does not have."""
         name = dashed(word.partition("=")[0])
-        for parameter in self.params:
-            if isinstance(parameter, TyperOption) and name in parameter.opts:
-                return parameter
-        return None
+        options = [parameter for parameter in self.params if isinstance(parameter, TyperOption)]
+        return next((option for option in options if name in option.opts), None)
 
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
         first, *groups = split_options(args)
         self.check_once(context, groups)
-        arguments = chain(first, *(self.one_each(context, group) for group in groups))
-        return super().parse_args(context, list(arguments))
+        words = chain(first, *(self.one_each(context, group) for group in groups))
+        return super().parse_args(context, list(words))
 
     def check_once(self, context: typer.Context, groups: list[list[str]]) -> None:
-        """Refuses an option that is given twice, and names both values."""
-        given: dict[str, list[str]] = {}
+        given = set()
         for group in groups:
             option = self.option_of(group[0])
-            name = dashed(group[0].partition("=")[0])
-            if option is not None:
-                name = option.opts[0]
-                if option.multiple and not takes_several(option):
-                    continue
-            values = values_of(option, group)
-            if name in given:
-                context.fail(repeated_message(name, given[name], values))
-            given[name] = values
+            name = option.opts[0] if option else dashed(group[0].partition("=")[0])
+            if name in given and (option is None or takes_several(option) or not option.multiple):
+                context.fail(f"{name}: given twice on the command line")
+            given.add(name)
 
     def one_each(self, context: typer.Context, group: list[str]) -> list[str]:
         """An option with its values, as typer reads them: several values as the option again before each of them."""
@@ -58,29 +87,25 @@ class Command(TyperCommand):
             context.fail(f"Option {option.opts[0]!r} requires an argument.")
         return list(chain.from_iterable((name, value) for value in values))
 
-
-def takes_several(option: TyperOption) -> bool:
-    """Whether all that follows an option are its values."""
-    return option.metavar is not None and option.metavar.endswith("...")
-
-
-def values_of(option: TyperOption | None, group: list[str]) -> list[str]:
-    """The values in an option's group, of which the option is the first; of an unknown one all that follows."""
-    name, equals, value = group[0].partition("=")
-    if equals:
-        return [value]
-    if option is None or takes_several(option):
-        return group[1:]
-    if option.is_flag:
-        return []
-    return group[1:2]
+    def invoke(self, context: typer.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            output = context.params.get("output")
+            state = ""
+            if isinstance(output, Path):  # a folder or file appears whole or not at all
+                state = f"; {output} is complete" if output.exists() else f"; {output} was not written"
+            print_error(context.info_name, f"interrupted{state}")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 class KeyCommand(Command):
-    """A command whose options are keys of a recipe; the command declares those that have a meaning beyond recipes.
+    """A command whose options are keys of a recipe; it declares those that mean more, or that the help shows.
 
-    All are left in `context.args`, in the spelling of recipes, declared ones too.
+    All keys are left in `context.args`, in the spelling of recipes.
     """
+
+    no_keys = ("as_json", "rounds", "threads")  # declared options that mean nothing to a recipe
 
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
         if not set(args).isdisjoint(context.help_option_names):
@@ -89,14 +114,145 @@ class KeyCommand(Command):
         self.check_once(context, groups)
         declared = [group for group in groups if self.option_of(group[0]) is not None]
         super().parse_args(context, list(chain(first, *declared)))
-        context.args = list(chain.from_iterable(map(self.as_keys, groups)))
+        context.args = []
+        for word, *values in groups:
+            name, equals, value = word.partition("=")
+            option = self.option_of(name)
+            key = option.name if option else name[2:].replace("-", "_")
+            if key not in self.no_keys:
+                context.args += [f"--{key}{equals}{value}", *values]
         return context.args
 
-    def as_keys(self, group: list[str]) -> list[str]:
-        """The option as a key, and its values: `--max-steps=3` is `--max_steps=3`, `--data` `--data_files`."""
-        name, equals, value = group[0].partition("=")
-        option = self.option_of(name)
-        key = name[2:].replace("-", "_")
-        if option is not None:
-            key = option.name
-        return [f"--{key}{equals}{value}", *group[1:]]
+
+# Answering
+
+
+def print_error(command: str | None, message: str) -> None:
+    """One line on stderr; `command` is None for `leaner` itself."""
+    place = "leaner" if command is None else f"leaner {command}"
+    line = visible(" ".join(message.split()))
+    plain_console(stderr=True, soft_wrap=True).print(f"{place}: {line}", style="red")
+
+
+def describe(error: ValueError | OSError) -> str:
+    """The message of an error; one of the operating system without its number: `[Errno 28] No space …`."""
+    if isinstance(error, OSError) and error.strerror is not None:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+class CommandGroup(TyperGroup):
+    """The commands of `leaner`. A command raises ValueError or OSError for what a user can put right.
+
+    The exit status is 1 for these, 2 for unknown commands and options and for values of a wrong type.
+    """
+
+    @contextmanager
+    def one_line_for_errors(self, context: typer.Context | None = None) -> Iterator[None]:
+        def command() -> str | None:
+            return None if context is None else context.invoked_subcommand
+
+        try:
+            yield
+        except TyperException as error:
+            print_error(command(), error.format_message())
+            raise typer.Exit(error.exit_code) from error
+        except BrokenPipeError:  # nobody reads any more: typer ends quietly
+            raise
+        except (ValueError, OSError) as error:
+            print_error(command(), describe(error))
+            try:
+                sys.stdout.flush()
+            except OSError:  # a full disk: else Python tries again as it exits, and ends with 120
+                with open(os.devnull, "w") as nowhere:
+                    os.dup2(nowhere.fileno(), sys.stdout.fileno())
+            raise typer.Exit(1) from error
+
+    def make_context(self, *args: Any, **extra: Any) -> typer.Context:
+        with self.one_line_for_errors():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, context: typer.Context) -> Any:
+        with self.one_line_for_errors(context):
+            result = super().invoke(context)
+            sys.stdout.flush()  # while a full disk can still be reported
+            return result
+
+
+# Checks, as callbacks of options: each returns the value or raises ValueError
+
+
+def new_path(path: Path | None) -> Path | None:
+    if path is not None and (path.exists() or path.is_symlink()):
+        raise ValueError(f"{path} exists already")
+    return path
+
+
+def named(model: str | None) -> str | None:
+    """A named shape, a file, a folder or a model of the Hub."""
+    if model is not None and model not in shape_names():
+        check_shape(model)
+        require_source(model, shape_names())
+    return model
+
+
+def trained(models: str | list[str] | None) -> str | list[str] | None:
+    """Models with weights: a folder or a Hub id each."""
+    for model in [models] if isinstance(models, str) else models or []:
+        expected = "expected a run folder, a published folder or a Hub id"
+        if model in shape_names():
+            raise ValueError(f"{model}: a named shape, which has no weights; {expected}")
+        if Path(model).is_file() and not model.endswith(".onnx"):
+            raise ValueError(f"{model}: a file; {expected}")
+        require_source(model)
+    return models
+
+
+def existing(folders: list[Path] | Path | None) -> list[Path] | Path | None:
+    for folder in [folders] if isinstance(folders, Path) else folders or []:
+        if folder.is_file():
+            raise ValueError(f"{folder}: a file, expected a folder")
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: no such folder{did_you_mean_path(folder)}")
+    return folders
+
+
+def grid_file(path: Path) -> Path:
+    """A grid file that can be read, each of its keys known."""
+    if not path.exists():
+        raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
+    if path.is_dir():
+        raise ValueError(f"{path}: expected a grid file, got a folder")
+    from ..training.experiments.grid import load_grid  # takes a tenth of a second
+
+    load_grid(path)
+    return path
+
+
+def layer_numbers(parameter: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:
+    """`"0,4,5"` → (0, 4, 5)."""
+    try:
+        return None if text is None else tuple(map(int, text.split(",")))
+    except ValueError:
+        raise ValueError(f"{parameter.opts[0]} {text}: expected layers between commas, such as 0,4,5") from None
+
+
+Trained = Annotated[
+    str,
+    Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.", callback=trained),
+]
+NewFolder = Annotated[Path, Argument(metavar="OUT", help="Folder to write; it must not exist.", callback=new_path)]
+Json = Annotated[bool, Option("--json", help="Print one JSON document.")]
+DataFiles = Annotated[
+    list[str] | None,
+    Option(
+        "--data-files",
+        "--data",
+        metavar="PATH ...",
+        help="Local data instead of the Hub's: a folder, or files, also SPLIT=FILE (parquet, json, csv, text).",
+    ),
+]
+License = Annotated[
+    str | None,
+    Option(help="Licence of the weights, as the Hub names it, such as mit.", show_default="as stated before"),
+]

@@ -7,7 +7,6 @@ and may read random rows.
 
 import json
 import tempfile
-from dataclasses import dataclass
 from time import perf_counter
 
 import torch
@@ -22,133 +21,110 @@ from ..shapes import load_config, modality_of
 from ..slimming.calibration import make_batches
 from ..slimming.operations import SlimError
 from ..terminal import plain_console, progress_bar
-from ..training.data.sources import BUILT_IN, describe
+from ..training.data.sources import BUILT_IN, decoded_image, describe
 from ..training.running.evaluation import prepare_evaluation, saved_recipe
 from ..training.running.loading import has_weights, load_image_processor
-from ..training.tasks.base import first_inputs
-from .checks import parse_layers
-from .rows import contents, data_keys, naming_options, rows_with_content
+from ..training.slim import rows_with_content
+from ..training.tasks.base import first_inputs, place_in_file
 
 
 LENGTH = 128  # tokens of a row at most, if no recipe sets it
 TEXTS_PER_ROW = 8  # read for each row that is wanted, since a recipe may join short texts
-TABLE_WIDTH = 112
+
+Inputs = tuple[str, list[Row]]  # where rows come from, for people; each row alone and without padding
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of `leaner inspect`."""
-
-    model: str
-    data_files: list[str]
-    column: str | None
-    rows: int
-    layers: str | None
-    jacobian: str
-    as_json: bool
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Rows, each alone and without padding, and where they come from, for people."""
-
-    source: str
-    rows: list[Row]
-
-
-def model_and_inputs(options: Options) -> tuple[PreTrainedModel, Inputs]:
-    """The model, and what it is inspected on. Raises ValueError or OSError that names the option, or the file."""
-    if "" in options.data_files:
-        raise ValueError("--data: expected a folder, files or the name of a built-in set, got ''")
-    if options.column is not None and not options.data_files:
-        raise ValueError(f"--column {options.column}: expected --data as well, whose column it names")
-    if not has_weights(options.model):
-        return new_model(options)
-    model = load_lean(options.model)
-    is_given = bool(options.data_files) and options.data_files[0] not in BUILT_IN
-    are_given_images = is_given and modality_of(model.config) is IMAGES  # which need no labels
-    if options.column is None and saved_recipe(options.model) is not None and not are_given_images:
-        return model, recipe_inputs(options)
-    if not options.data_files:
-        raise ValueError(f"--data: missing; {options.model} has no recipe.yaml that says what it reads")
-    processors = load_processors(options.model)
-    if not processors:
-        raise ValueError(f"{options.model}: no tokenizer or image processor, by which rows are read")
-    return model, column_inputs(options, model, processors[0])
-
-
-def new_model(options: Options) -> tuple[PreTrainedModel, Inputs]:
-    """New weights of a named shape or config file."""
-    config = load_config(options.model)
-    set_seed(1)
-    model = AutoModel.from_config(config)
-    if not options.data_files:
-        return model, random_inputs(config, options.rows)
-    if modality_of(config) is not IMAGES:
-        raise ValueError(f"--data: {options.model} has no tokenizer to read texts; left out, tokens are random")
-    return model, column_inputs(options, model, load_image_processor(options.model, config))
-
-
-def random_inputs(config: LeanConfig, rows: int) -> Inputs:
-    """Images of even noise in -1..1, or tokens drawn evenly from the vocabulary."""
-    if modality_of(config) is IMAGES:
-        pixels = 2 * torch.rand(rows, config.num_channels, *config.image_shape) - 1
-        return Inputs("random pixels", rows_of({"pixel_values": pixels}))
-    length = min(LENGTH, config.max_position_embeddings)
-    tokens = torch.randint(config.vocab_size, (rows, length))
-    return Inputs("random tokens", rows_of({"input_ids": tokens}))
-
-
-def recipe_inputs(options: Options) -> Inputs:
-    """The first held-out rows of a model's recipe, or of the data that are given in their place."""
-    words = ["--max_eval_rows", str(TEXTS_PER_ROW * options.rows)]
-    words += data_keys(options.data_files)
-    with tempfile.TemporaryDirectory() as scratch, naming_options():
-        run = prepare_evaluation(options.model, words, scratch, inputs_alone=True)
-    inputs = first_inputs(run.task, run.held_out.rows, options.rows)
-    return Inputs(run.held_out.source, rows_of(inputs))
-
-
-def column_inputs(options: Options, model: PreTrainedModel, processor: object) -> Inputs:
-    """The first texts or images of a column."""
-    rows, column = rows_with_content(options.data_files, options.column, model)
-    source = describe(options.data_files[0], "train", options.data_files)
-    if len(rows) == 0:
-        raise ValueError(f"--data: {source}: no row has anything in the column {column}")
-    chosen = contents(rows, column, options.rows, source)
-    try:
-        inputs = make_batches(model, processor, chosen, LENGTH, least=1)
-    except SlimError as error:
-        raise ValueError(f"--data: {source}: {error}") from error
-    return Inputs(source, [row for batch in inputs for row in rows_of(batch)])
-
-
-def run(options: Options) -> None:
-    """Inspects a model and prints what was found. Raises ValueError or OSError."""
-    layers = None
-    if options.layers is not None:
-        layers = sorted(set(parse_layers("--layers", options.layers)))
-    model, inputs = model_and_inputs(options)
+def run(
+    model: str,
+    data: list[str] | None,
+    column: str | None,
+    rows: int,
+    layers: tuple[int, ...] | None,
+    jacobian: str,
+    as_json: bool,
+) -> None:
+    """Inspects a model and prints what was found. Raises ValueError or OSError that names the option, or the file."""
+    source, data = model, data or []
+    if column is not None and not data:
+        raise ValueError(f"--column {column}: expected --data as well, whose column it names")
+    is_new = not has_weights(source)
+    model, (origin, inputs) = (new_model if is_new else trained_model)(source, data, column, rows)
     if layers is not None:
+        layers = sorted(set(layers))
         check_layers("--layers", layers, model.config.num_hidden_layers)
     start = perf_counter()
-    reports = inspect_layers(model, inputs.rows, layers, options.jacobian, progress_bar)
-    document = document_of(options.model, inputs.source, perf_counter() - start, reports)
-    if options.as_json:
+    reports = inspect_layers(model, inputs, layers, jacobian, progress_bar)
+    document = document_of(source, origin, perf_counter() - start, reports)
+    if as_json:
         print(json.dumps(document, indent=1, allow_nan=False))
         return
-    print(heading(document))
-    console = plain_console(width=TABLE_WIDTH)
-    for table in layer_tables(reports):
-        console.print(table)
-    if has_weights(options.model):
-        print(f"\nNext: leaner slim {options.model} OUT --total-heads N --data PATH removes the least important heads")
-    else:
-        print(f"\nNext: leaner train RECIPE --shape {options.model} --inspect heads logs the same during training")
-
-
-def heading(document: dict) -> str:
-    """What was inspected, on what, and how long it took."""
     tokens = document["tokens"]
     extent = f"{min(tokens)} to {max(tokens)} tokens" if max(tokens) > min(tokens) else f"{min(tokens)} tokens each"
-    return f"{document['model']} on {document['data']}: {len(tokens)} rows of {extent}, {document['seconds']:.1f} s"
+    print(f"{source} on {origin}: {len(tokens)} rows of {extent}, {document['seconds']:.1f} s")
+    console = plain_console(width=112)
+    for table in layer_tables(reports):
+        console.print(table)
+    if is_new:
+        print(f"\nNext: leaner train RECIPE --shape {source} --inspect heads logs the same during training")
+    else:
+        print(f"\nNext: leaner slim {source} OUT --total-heads N --data PATH removes the least important heads")
+
+
+def trained_model(source: str, data: list[str], column: str | None, count: int) -> tuple[PreTrainedModel, Inputs]:
+    model = load_lean(source)
+    are_given_images = bool(data) and data[0] not in BUILT_IN and modality_of(model.config) is IMAGES
+    if column is None and saved_recipe(source) is not None and not are_given_images:
+        return model, recipe_inputs(source, data, count)
+    if not data:
+        raise ValueError(f"--data: missing; {source} has no recipe.yaml that says what it reads")
+    processors = load_processors(source)
+    if not processors:
+        raise ValueError(f"{source}: no tokenizer or image processor, by which rows are read")
+    return model, column_inputs(data, column, count, model, processors[0])
+
+
+def new_model(source: str, data: list[str], column: str | None, count: int) -> tuple[PreTrainedModel, Inputs]:
+    config = load_config(source)
+    set_seed(1)
+    model = AutoModel.from_config(config)
+    if not data:
+        return model, random_inputs(config, count)
+    if modality_of(config) is not IMAGES:
+        raise ValueError(f"--data: {source} has no tokenizer to read texts; without --data, tokens are random")
+    return model, column_inputs(data, column, count, model, load_image_processor(source, config))
+
+
+def random_inputs(config: LeanConfig, count: int) -> Inputs:
+    """Images of even noise in -1..1, or tokens drawn evenly from the vocabulary."""
+    if modality_of(config) is IMAGES:
+        pixels = 2 * torch.rand(count, config.num_channels, *config.image_shape) - 1
+        return "random pixels", rows_of({"pixel_values": pixels})
+    length = min(LENGTH, config.max_position_embeddings)
+    return "random tokens", rows_of({"input_ids": torch.randint(config.vocab_size, (count, length))})
+
+
+def recipe_inputs(source: str, data: list[str], count: int) -> Inputs:
+    """The first held-out rows of a model's recipe, or of the data that are given in their place."""
+    words = ["--max_eval_rows", str(TEXTS_PER_ROW * count)]
+    if data:
+        words += ["--dataset" if data[0] in BUILT_IN else "--data_files", *data]
+    with tempfile.TemporaryDirectory() as scratch:
+        run = prepare_evaluation(source, words, scratch, inputs_alone=True)
+    return run.held_out.source, rows_of(first_inputs(run.task, run.held_out.rows, count))
+
+
+def column_inputs(
+    data: list[str], column: str | None, count: int, model: PreTrainedModel, processor: object
+) -> Inputs:
+    """The first texts or images of a column."""
+    rows, column = rows_with_content(data, column, model)
+    source = describe(data[0], "train", data)
+    contents = [
+        decoded_image(value, f"{source}: {column}, row {place_in_file(rows, row) + 1}")
+        for row, value in enumerate(rows[:count][column])
+    ]
+    try:
+        batches = make_batches(model, processor, contents, LENGTH, least=1)
+    except SlimError as error:
+        raise ValueError(f"--data: {source}: {error}") from error
+    return source, [row for batch in batches for row in rows_of(batch)]

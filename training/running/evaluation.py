@@ -38,8 +38,8 @@ from .run_folder import RECIPE
 from .trainer import LeanTrainer, scores
 
 
-def print_evaluation(model: str, options: list[str]) -> None:
-    """Prints the metrics of a model, as JSON in the last line.
+def print_evaluation(model: str, options: list[str], as_json: bool = False) -> None:
+    """Prints the metrics of a model, or one JSON document.
 
     Args:
         options: keys of a recipe, which win over the model's own recipe, such as `["--data_files", "FOLDER"]`.
@@ -49,9 +49,11 @@ def print_evaluation(model: str, options: list[str]) -> None:
     """
     quiet_libraries()
     results = evaluate(model, options)
+    if as_json:
+        print(json.dumps(results, allow_nan=False))
+        return
     for key, value in sorted(results["metrics"].items()):
         print(f"{key}: {'undefined' if value is None else f'{value:.4f}'}")
-    print(json.dumps(results, allow_nan=False))
 
 
 def evaluate(model: str, options: list[str]) -> dict[str, object]:
