@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationDelete,
     HfApi,
+    ModelInfo,
     get_token,
     hf_hub_download,
 )
@@ -31,7 +31,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-from .files import read_json, read_text, sha256
+from .files import MOST_BYTES, read_json, read_text, sha256
 from .layers_leaner import WEIGHTS
 from .names import HUB_TIMEOUT, reason_of
 
@@ -55,7 +55,6 @@ SHIPPED += ("*_Dense/config.json", "*_Dense/model.safetensors")
 SHIPPED += ("onnx/*.onnx", "onnx/*.onnx.data")
 REMAINS = (".gitattributes",)  # the Hub's own
 TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
-MOST_TEXT = 10_000_000  # bytes of one of them
 # How a path of this machine begins: at the root, above the folder, at home, on Windows, too.
 PATH_START = r"(?:file://|~/|\.\./|/[\w.+-]+/|[A-Za-z]:[\\/]{1,2}Users[\\/]{1,2})"
 SPACED_START = rf"(?:{PATH_START}|/[^\"'`\n<>]*/)"
@@ -67,23 +66,6 @@ LOCAL_PATH = re.compile(
     rf"""|(?<![\w/.]){PATH_START}[^\s"'`,;)\]<]*""",  # a word
     re.MULTILINE,
 )
-
-
-@dataclass(frozen=True)
-class Remote:
-    """A repository, or a branch of it, as it is now.
-
-    Args:
-        sha: its newest commit; None where there is no repository.
-        files: the paths of its files.
-        lacks_branch: the branch that was asked for is not there; it begins at main.
-        is_public: whoever asks sees it.
-    """
-
-    sha: str | None = None
-    files: frozenset[str] = frozenset()
-    lacks_branch: bool = False
-    is_public: bool = False
 
 
 @contextmanager
@@ -113,10 +95,10 @@ def check_repository(name: str) -> None:
     """Raise ValueError unless the name is OWNER/NAME, as the Hub accepts it."""
     try:
         validate_repo_id(name)
+        if "/" not in name:
+            raise HFValidationError("no owner")
     except HFValidationError as error:
-        raise ValueError(f"{name!r} is not a name that the Hub accepts; expected OWNER/NAME ({error})") from error
-    if "/" not in name:
-        raise ValueError(f"{name!r} is no repository; expected OWNER/NAME")
+        raise ValueError(f"{name!r} is no name of a repository; expected OWNER/NAME ({error})") from error
 
 
 def check_token() -> None:
@@ -156,8 +138,6 @@ def sentence_transformers_files(source: str) -> dict[str, Path]:
     if "modules.json" not in names:
         return {}
     modules = read_source_json(source, "modules.json")
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ValueError(f"{source}: modules.json: expected a list of objects")
     folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
     needed = (name for name in sorted(names) if name in SENTENCE_TRANSFORMERS or name.startswith(folders))
     return {name: local_file(source, name) for name in needed}
@@ -173,60 +153,40 @@ def copy_into(output: Path, files: Mapping[str, Path]) -> None:
 
 def local_file(source: str, name: str) -> Path:
     """A file of a folder, or of a Hub id, downloaded."""
-    folder = Path(source)
-    if folder.is_dir():
-        return folder / name
-    return Path(hf_hub_download(source, name))
+    return Path(source, name) if Path(source).is_dir() else Path(hf_hub_download(source, name))
 
 
 def weights_sha256(source: str) -> str | None:
     """The hash of the weights of a folder or Hub id; None where they are not in one `model.safetensors`."""
-    if WEIGHTS not in files_of(source):
-        return None
-    return sha256(local_file(source, WEIGHTS))
+    return sha256(local_file(source, WEIGHTS)) if WEIGHTS in files_of(source) else None
 
 
 def read_source_json(source: str, name: str) -> Any:
-    """What a JSON file of a folder or Hub id holds. Raises ValueError where it cannot be read; names both."""
-    path = local_file(source, name)
-    try:
-        return read_json(path)
-    except ValueError as error:
-        message = str(error).removeprefix(f"{path}: ")
-        raise ValueError(f"{source}: {name}: {message}") from error
-
-
-def load_part(auto_class: type, source: str | Path) -> object:
-    """A tokenizer or image processor of a folder or Hub id, without running code that lies beside it.
-
-    Raises:
-        ValueError: its files ask to run code of their own.
-    """
-    try:
-        return auto_class.from_pretrained(source, trust_remote_code=False)
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
-            raise
-        part = auto_class.__name__.removeprefix("Auto")
-        raise ValueError(
-            f"{source}: auto_map in the files of its {part} asks to run Python code of the folder, which leaner never "
-            "runs; remove auto_map if a class of transformers reads the files"
-        ) from error
+    """What a JSON file of a folder or Hub id holds. Raises ValueError, naming it, if it is no JSON."""
+    return read_json(local_file(source, name))
 
 
 def load_processors(source: str) -> list[object]:
-    """The tokenizer or image processor of a folder or Hub id, where it has one."""
+    """The tokenizer or image processor of a folder or Hub id, if it has one; code that lies beside it never runs.
+
+    Raises:
+        ValueError: its files ask to run code of their own.
+        OSError: its files are damaged.
+    """
     names = files_of(source)
     processors = []
     for auto_class, files in PREPROCESSORS:
         if files & names:
+            part = auto_class.__name__.removeprefix("Auto")
             try:
-                processors.append(load_part(auto_class, source))
+                processors.append(auto_class.from_pretrained(source, trust_remote_code=False))
             except Exception as error:  # the tokenizers library raises bare Exceptions
-                if "leaner never runs" in str(error):
-                    raise
-                kind = auto_class.__name__.removeprefix("Auto")
-                raise OSError(f"{source}: damaged {kind} ({', '.join(sorted(files & names))}): {error}") from error
+                if "trust_remote_code" in str(error):
+                    raise ValueError(
+                        f"{source}: auto_map in the files of its {part} asks to run Python code of the folder, which "
+                        "leaner never runs; remove auto_map if a class of transformers reads the files"
+                    ) from error
+                raise OSError(f"{source}: damaged {part} ({', '.join(sorted(files & names))}): {error}") from error
     return processors
 
 
@@ -259,12 +219,9 @@ def shipped(folder: Path) -> list[str]:
 def staying(folder: Path) -> list[str]:
     """What of a folder stays here: folders of which nothing goes, and other files."""
     leaving = set(shipped(folder))
-    leaving_folders = {name.split("/")[0] for name in leaving}
-    stay = [path.name for path in folder.iterdir() if path.name not in leaving_folders]
-    for name in leaving_folders - leaving:
-        inside = (path.relative_to(folder).as_posix() for path in (folder / name).rglob("*") if path.is_file())
-        stay += [path for path in inside if path not in leaving]
-    return sorted(stay)
+    tops = {name.split("/")[0] for name in leaving}
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return sorted({name if name.split("/")[0] in tops else name.split("/")[0] for name in files - leaving})
 
 
 def without_local_paths(text: str) -> str:
@@ -296,46 +253,38 @@ def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
             raise ValueError(f"{path}: a name that cannot be printed; expected another")
         files[name] = path
         if any(path.match(pattern) for pattern in TEXTS):
-            text = read_text(path, MOST_TEXT)
+            text = read_text(path, MOST_BYTES)
             sent = as_sent(text, folder.resolve().name, repository)
             if sent != text:
                 files[name] = sent.encode()
     return files
 
 
-def check_branch(name: str | None) -> None:
-    """Raises ValueError for what cannot be the name of a branch; None is main."""
-    if name is not None and re.fullmatch(r"(?![0-9a-f]{40}$)\w[\w./-]*", name) is None:
-        raise ValueError(f"--revision: expected the name of a branch, got {name!r}")
-
-
-def remote_of(repository: str, revision: str | None = None) -> Remote:
-    """A branch of the repository as it is now; an empty one where there is none that this machine may see.
+def remote_of(repository: str, revision: str | None = None) -> ModelInfo | None:
+    """A branch of the repository as it is now, or main, from which a new one starts; None if there is no repository.
 
     Raises:
         ValueError: the Hub does not answer, or refuses.
     """
     with hub_errors(repository):
         try:
-            info = HfApi().model_info(repository, revision=revision)
+            return HfApi().model_info(repository, revision=revision)
         except RepositoryNotFoundError:
-            return Remote(lacks_branch=revision is not None)
+            return None
         except RevisionNotFoundError:
-            return replace(remote_of(repository), lacks_branch=True)
-    files = frozenset(file.rfilename for file in info.siblings)
-    return Remote(info.sha, files, is_public=not info.private)
+            return remote_of(repository)
 
 
-def deleted(files: Mapping[str, Path | bytes], remote: Remote) -> list[str]:
+def deleted(files: Mapping[str, Path | bytes], remote: ModelInfo) -> list[str]:
     """The files of the repository that the folder does not have."""
-    return sorted(remote.files - files.keys() - set(REMAINS))
+    return sorted({file.rfilename for file in remote.siblings} - files.keys() - set(REMAINS))
 
 
 def commit(
     files: Mapping[str, Path | bytes],
     repository: str,
     message: str,
-    remote: Remote | None = None,
+    remote: ModelInfo | None = None,
     private: bool | None = None,
     revision: str | None = None,
     token: str | None = None,
@@ -357,12 +306,12 @@ def commit(
     operations = [CommitOperationAdd(name, content) for name, content in files.items()]
     parent = None
     with hub_errors(repository):
-        if remote is not None:
+        if remote is None:
+            api.create_repo(repository, private=private, exist_ok=True)
+        else:
             operations += [CommitOperationDelete(name) for name in deleted(files, remote)]
             parent = remote.sha
-        if parent is None:
-            api.create_repo(repository, private=private, exist_ok=True)
-        if revision is not None and (remote is None or remote.lacks_branch):
+        if revision is not None:
             api.create_branch(repository, branch=revision, revision=parent, exist_ok=True)
         try:
             return api.create_commit(

@@ -1,7 +1,7 @@
 """A small Hub on this machine, in a thread: the part of its HTTP protocol that huggingface_hub speaks.
 
-It holds everything in memory. `LocalHub.trouble` makes it misbehave: drop a connection, refuse a request, or fall
-silent after so many requests.
+It holds everything in memory. `LocalHub.trouble` makes it refuse requests or lose an answer; `silent_after` makes it
+fall silent after so many requests.
 """
 
 import base64
@@ -76,29 +76,19 @@ class Repository:
 
 @dataclass
 class Trouble:
-    """What goes wrong with requests of a method whose path has a part: a status, or a connection that is dropped.
+    """What goes wrong with requests of a method whose path has a part.
 
     Args:
-        after: bytes of the body that are read, or written, before the connection is dropped.
         times: how often.
         is_late: the request is carried out; only the answer is lost.
     """
 
     method: str
     part: str
-    status: int | None = None
+    status: int = 500
     message: str = "refused"
-    after: int = 0
     times: int = 1_000_000
     is_late: bool = False
-
-    def __post_init__(self) -> None:
-        if self.method == "HEAD" and self.status is None:
-            raise ValueError("the answer to HEAD has no body within which it could be dropped: expected a status")
-
-    @property
-    def cuts_the_request(self) -> bool:
-        return self.status is None and self.method in ("PUT", "POST") and not self.is_late
 
 
 class LocalHub:
@@ -137,10 +127,6 @@ class LocalHub:
             return {}
         tree = repository.commits[repository.sha(revision)]
         return {path: stored.content for path, stored in tree.items()}
-
-    def asked(self, method: str, part: str) -> list[dict[str, str]]:
-        """The headers of the requests of a method whose path has a part."""
-        return [headers for made, path, headers in self.requests if made == method and part in path]
 
     def environment(self, home: object, token: str | None = TOKEN) -> dict[str, str]:
         """The variables of a process that knows this Hub, with an empty cache of its own."""
@@ -181,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
 
     local_hub: LocalHub
     protocol_version = "HTTP/1.1"
-    cut_after: int | None = None  # bytes of an answer's body, after which its connection is dropped
+    is_lost = False  # the answer
 
     def log_message(self, *words: object) -> None:
         pass
@@ -194,15 +180,12 @@ class Handler(BaseHTTPRequestHandler):
             if hub.silent_after is not None and len(hub.requests) > hub.silent_after:
                 raise Dropped
             trouble = self.trouble()
-            if trouble is not None and trouble.cuts_the_request:
-                self.rfile.read(trouble.after)
-                raise Dropped
             self.body = self.read_body()
-            if trouble is not None and trouble.status is not None:
-                self.answer(trouble.status, {"error": trouble.message})
-            else:
-                self.cut_after = trouble.after if trouble is not None else None
+            if trouble is None or trouble.is_late:
+                self.is_lost = trouble is not None
                 self.route()
+            else:
+                self.answer(trouble.status, {"error": trouble.message})
         except (Dropped, ConnectionError):
             self.close_connection = True
 
@@ -234,12 +217,10 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "HEAD":
-            return
-        if self.cut_after is not None:
-            self.wfile.write(content[: self.cut_after])
+        if self.is_lost:
             raise Dropped
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def refuse(self, status: int, code: str, message: str) -> None:
         self.answer(status, {"error": message}, {"X-Error-Code": code, "X-Error-Message": message})

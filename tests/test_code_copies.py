@@ -93,7 +93,7 @@ TAMPERINGS = {
     "no auto_map": (lambda folder: edit_json(folder / "config.json", auto_map=None), "config.json: auto_map is None"),
     "another model_type": (
         lambda folder: edit_json(folder / "config.json", model_type="evil"),
-        "config.json: model_type is 'evil', expected one of lean_vit, lean_bert, lean_gpt",
+        "attention_leaner.py: not a file of a published folder",
     ),
     "a kernel": (
         lambda folder: edit_json(folder / "config.json", attn_implementation="evil/kernel"),

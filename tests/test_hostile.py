@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hub_server import LocalHub, reached
+from huggingface_hub import ModelInfo
 from modeling_leaner.training.publishing import push
 from modeling_leaner.training.running import evaluation
 from typer.testing import CliRunner
@@ -56,7 +57,8 @@ def test_names_that_cannot_be_printed_are_not_sent(folder, name):
 def test_names_that_stay_are_shown_as_they_are(folder, capsys):
     for name in ("a\x1b[31mb.txt", "a\nb.txt", "a\udcff.txt"):
         (folder / name).write_bytes(b"")
-    push.print_plan(folder, REPOSITORY, {}, hub_files.Remote(files=frozenset({"c\x1b[2J.png"})))
+    remote = ModelInfo(id=REPOSITORY, siblings=[{"rfilename": "c\x1b[2J.png"}])
+    push.print_plan(folder, REPOSITORY, {}, remote)
     out = capsys.readouterr().out
     assert "stays here: a\\nb.txt, a\\x1b[31mb.txt, a\\udcff.txt" in out
     assert "c\\x1b[2J.png" in out and out.replace("\n", "").isprintable()

@@ -6,6 +6,7 @@ it with `trust_remote_code=True` runs them: no other code may be there.
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,8 @@ def is_code(path: Path) -> bool:
 
 
 def is_plain(folder: Path) -> bool:
-    """Whether a folder holds a model of transformers, which needs no code."""
-    return read_object(folder / "config.json").get("model_type") in ("bert", "vit", "gpt2")
+    """Whether a folder holds no model of this family but one of transformers, which needs no code."""
+    return read_object(folder / "config.json").get("model_type") not in FAMILIES
 
 
 def check_links(folder: Path) -> None:
@@ -151,18 +152,24 @@ def check_no_other_code(folder: Path) -> None:
         require(own, path, "type", module.type, "a module of sentence-transformers")
 
 
-def check_code(folder: Path) -> None:
+def check_code(folder: Path, files: Iterable[str] | None = None) -> None:
     """Checks, by reading alone, that loading the folder with `trust_remote_code=True` runs the package's code only.
 
     A plain folder, of a model of transformers, has no code at all.
+
+    Args:
+        files: those of the folder that count; None for all.
 
     Raises:
         ValueError: a code file that differs from the package's, is missing, or is not the package's; an
             `auto_map` that points elsewhere; a key of config.json that no model of the family writes. Named.
     """
-    config_class = None if is_plain(folder) else config_class_of(folder)
+    file = folder / "config.json"
+    document = read_object(file)
+    config_class = FAMILIES.get(document.get("model_type"))
     expected = code_files(config_class) if config_class else {}
-    for path in sorted(filter(is_code, folder.rglob("*"))):
+    paths = folder.rglob("*") if files is None else map(folder.joinpath, files)
+    for path in sorted(filter(is_code, paths)):
         if path.parent != folder or path.name not in expected:
             raise ValueError(f"{path}: not a file of a published folder: modeling_leaner has no such code")
     for name, original in expected.items():
@@ -171,8 +178,6 @@ def check_code(folder: Path) -> None:
             found = "differs from" if copy.is_file() else "missing; expected"
             version = modeling_leaner.__version__
             raise ValueError(f"{copy}: {found} that of modeling_leaner {version}; leaner publish renews it")
-    file = folder / "config.json"
-    document = read_object(file)
     auto_map = config_class.auto_classes() if config_class else None
     require(document.get("auto_map") == auto_map, file, "auto_map", document.get("auto_map"), f"{auto_map}")
     if config_class:  # a key of transformers may name code, as attn_implementation does

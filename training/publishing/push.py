@@ -1,18 +1,15 @@
 """`leaner push`: sends a folder to the Hub in one commit, once everything in it is checked."""
 
 import re
-import tempfile
 from pathlib import Path
 
-from huggingface_hub import HfApi, ModelCard
+from huggingface_hub import HfApi, ModelCard, ModelInfo
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from transformers import AutoConfig
 
-from modeling_leaner.files import naming, read_json, read_object, read_text, sha256
+from modeling_leaner.files import MOST_BYTES, naming, read_json, read_text, require, sha256
 from modeling_leaner.hub import (
     TOKENIZER_FILES,
-    Remote,
-    check_branch,
     check_repository,
     check_token,
     check_vocabulary,
@@ -26,24 +23,22 @@ from modeling_leaner.hub import (
 from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.terminal import quiet_libraries, visible
 
-from ..reading import MOST_BYTES, load_yaml
+from ..reading import load_yaml
 from ..records.results import RESULTS
 from ..running.loading import read_tokenizer, tensor_shapes
+from .cards import README
 from .folders import (
     CARDS,
-    FAMILIES,
     UNREADABLE,
     check_code,
     check_links,
-    check_no_other_code,
     check_tensor_shapes,
-    is_code,
+    is_plain,
     published_folders,
     results_in,
 )
 
 
-LIBRARIES = ("transformers", "sentence-transformers")  # that load what is sent
 COLLECTION = "modeling_leaner"
 TEXT_FILES = (".md", ".json", ".jsonl", ".yaml", ".yml", ".txt", ".jinja", ".py", ".csv")
 PRIVATE = re.compile(
@@ -53,8 +48,8 @@ Contents = dict[str, Path | bytes]
 
 
 def read_card(folder: Path) -> ModelCard:
-    """The card of a folder. Raises ValueError if the Hub could not read its metadata, or it says nothing."""
-    path = folder / "README.md"
+    """The card of a folder. Raises ValueError if the Hub could not read its metadata."""
+    path = folder / README
     try:
         content = read_text(path, MOST_BYTES)
         metadata = REGEX_YAML_BLOCK.search(content)
@@ -64,11 +59,6 @@ def read_card(folder: Path) -> ModelCard:
         card.data.to_yaml()
     except Exception as error:  # of YAML, of types: as many as there are ways to write it wrong
         raise ValueError(f"{path}: metadata that the Hub cannot read ({error})") from error
-    if card.data.library_name not in LIBRARIES:
-        expected = " or ".join(map(repr, LIBRARIES))
-        raise ValueError(f"{path}: library_name is {card.data.library_name!r}, expected {expected}")
-    if not card.text.strip():
-        raise ValueError(f"{path}: no text below the metadata")
     return card
 
 
@@ -84,31 +74,18 @@ def check_model(folder: Path, files: Contents) -> None:
     with naming(folder, (OSError,)):
         weights = find_weights(folder)
     if not weights:
-        raise ValueError(f"{folder}: no weights (model.safetensors)")
-    file = folder / "config.json"
-    document = read_object(file)
-    if document.get("model_type") not in FAMILIES:
-        code = next((path for path in sorted(folder.rglob("*")) if is_code(path)), None)
-        if code is not None or "auto_map" in document:
-            raise ValueError(f"{code or file}: code of its own; expected a model of this package, or one without code")
-        check_no_other_code(folder)
+        raise ValueError(f"{folder}: no weights ({WEIGHTS})")
+    check_code(folder, files)
+    if is_plain(folder):
         for path in weights:
             tensor_shapes(path)
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, content in files.items():
-            if "/" not in name and name.endswith((".py", ".json")):
-                (Path(scratch) / name).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
-        try:
-            check_code(Path(scratch))
-        except ValueError as error:
-            raise ValueError(str(error).replace(scratch, str(folder))) from error
+    file = folder / "config.json"
     with naming(file, UNREADABLE):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        classes = sorted(target.split(".")[1] for target in config.auto_classes().values())
-        names = config.architectures
-        if not isinstance(names, list) or len(names) != 1 or names[0] not in classes:
-            raise ValueError(f"architectures is {names!r}, expected one of {', '.join(classes)}")
+        classes = {target.split(".")[1] for target in config.auto_classes().values()}
+        names = config.architectures or []
+        require(len(names) == 1 and classes.issuperset(names), file, "architectures", names, f"one of {classes}")
     check_tensor_shapes(folder, names[0], config)
 
 
@@ -135,9 +112,7 @@ def checked_contents(folder: Path, repository: str) -> Contents:
         ValueError: a part is missing; card, code, configuration, results and weights do not fit; a link leads
             elsewhere; a text holds a secret. One line that names the file.
     """
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder")
-    for name, what in {"config.json": "no config.json", "README.md": "no card (README.md)"}.items():
+    for name, what in {"config.json": "no config.json", README: "no card (README.md)"}.items():
         if not (folder / name).is_file():
             raise ValueError(f"{folder}: {what}; expected the folder of a model")
     check_links(folder)
@@ -152,22 +127,14 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     return files
 
 
-def print_plan(folder: Path, repository: str, files: Contents, remote: Remote | None) -> None:
-    """Prints every file with its size and what happens to it, and what stays here.
-
-    Args:
-        remote: None if the Hub does not answer.
-    """
-    where = "a new repository"
-    if remote is None:
-        where = "not known what it has"
-    elif remote.sha is not None:
-        where = f"{'a new branch of main,' if remote.lacks_branch else 'now'} at {remote.sha[:12]}"
-    print(f"{folder} → {repository} ({where})")
+def print_plan(folder: Path, title: str, files: Contents, remote: ModelInfo | None) -> None:
+    """Prints the title, every file with its size and what happens to it, and what stays here."""
+    print(title)
+    there = {file.rfilename for file in remote.siblings} if remote is not None else set()
     for name, content in sorted(files.items()):
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
-        fate = "replaced" if remote is not None and name in remote.files else "new"
-        print(f"  {visible(name):<32} {size / 1e6:>10.3f} MB  {'' if remote is None else fate}".rstrip())
+        fate = "replaced" if name in there else "new"
+        print(f"  {visible(name):<32} {size / 1e6:>10.3f} MB  {fate}")
     for name in deleted(files, remote) if remote is not None else []:
         print(f"  {visible(name):<32} {'':>13}  deleted")
     kept = staying(folder)
@@ -192,19 +159,14 @@ def push(
     """
     quiet_libraries()
     check_repository(repository)
-    check_branch(revision)
     files = checked_contents(folder, repository)
     if not dry_run:
         check_token()
-    try:
-        remote = remote_of(repository, revision)
-    except ValueError:
-        if dry_run:
-            print_plan(folder, repository, files, None)
-        raise
-    if private and remote.is_public:
+    remote = remote_of(repository, revision)
+    if private and remote is not None and not remote.private:
         raise ValueError(f"--private: {repository} is there already, and public; nothing was sent")
-    print_plan(folder, repository, files, remote)
+    where = f"now at {remote.sha[:12]}" if remote is not None else "a new repository"
+    print_plan(folder, f"{folder} → {repository} ({where})", files, remote)
     if dry_run:
         print("  dry run: nothing was sent")
         return
