@@ -331,12 +331,6 @@ class Handler(BaseHTTPRequestHandler):
                 self.info(name, repository, START)
             case ["revision", revision]:
                 self.info(name, repository, revision)
-            case ["refs"]:
-                refs = [
-                    {"name": branch, "ref": f"refs/heads/{branch}", "targetCommit": sha}
-                    for branch, sha in repository.branches.items()
-                ]
-                self.answer(200, {"branches": refs, "converts": [], "tags": []})
             case ["branch", branch] if branch in repository.branches:
                 self.answer(409, {"error": "there already"})
             case ["branch", branch]:
@@ -430,13 +424,13 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, {"commitUrl": f"{self.local_hub.url}/{name}/commit/{sha}", "commitOid": sha})
 
     def resolve(self, name: str, repository: Repository, revision: str, path: str) -> None:
-        """A file, or the part of it that a Range asks for."""
+        """A file."""
         sha = repository.sha(revision)
         if sha is None:
             self.refuse(404, "RevisionNotFound", f"no revision {revision}")
             return
         stored = repository.commits[sha].get(path)
-        headers = {"X-Repo-Commit": sha, "Accept-Ranges": "bytes"}
+        headers = {"X-Repo-Commit": sha}
         if stored is None:
             code = {"X-Error-Code": "EntryNotFound", "X-Error-Message": f"no file {path}"}
             self.answer(404, {"error": f"no file {path}"}, {**headers, **code})
@@ -444,11 +438,4 @@ class Handler(BaseHTTPRequestHandler):
         headers["ETag"] = f'"{stored.oid}"'
         if stored.is_lfs:
             headers |= {"X-Linked-Size": str(len(stored.content)), "X-Linked-Etag": f'"{stored.sha256}"'}
-        wanted = self.headers.get("Range")
-        if wanted is None:
-            self.send_content(200, stored.content, headers)
-            return
-        first = int(wanted.removeprefix("bytes=").split("-")[0])
-        rest = stored.content[first:]
-        headers["Content-Range"] = f"bytes {first}-{len(stored.content) - 1}/{len(stored.content)}"
-        self.send_content(206, rest, headers)
+        self.send_content(200, stored.content, headers)

@@ -7,7 +7,7 @@ from huggingface_hub import HfApi, ModelCard, ModelInfo
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from transformers import AutoConfig
 
-from modeling_leaner.files import MOST_BYTES, naming, read_json, read_text, require, sha256
+from modeling_leaner.files import MOST_BYTES, naming, read_json, read_object, read_text, require, sha256
 from modeling_leaner.hub import (
     TOKENIZER_FILES,
     check_repository,
@@ -35,7 +35,6 @@ from .folders import (
     check_tensor_shapes,
     is_plain,
     published_folders,
-    results_in,
 )
 
 
@@ -120,10 +119,11 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     files = contents(folder, repository)
     check_model(folder, files)
     check_texts(folder, files)
-    if (folder / RESULTS).is_file():
-        expected = getattr(results_in(folder / RESULTS), "weights_sha256", None)
-        if expected is not None and sha256(folder / WEIGHTS) != expected:
-            raise ValueError(f"{folder / WEIGHTS}: weights_sha256 of its results.json differs")
+    results = read_object(folder / RESULTS) if (folder / RESULTS).is_file() else {}
+    stated = results.get("sha256") or {WEIGHTS: results.get("weights_sha256")}  # of an encoder, else of a grid's model
+    for name, expected in stated.items():
+        if expected is not None and sha256(folder / name) != expected:
+            raise ValueError(f"{folder / name}: not the file that its results.json was written for: its hash differs")
     return files
 
 
