@@ -27,7 +27,6 @@ from modeling_leaner.conversion import (
     load_lean,
     to_lean_config,
 )
-from modeling_leaner.hub import sentence_transformers_files
 
 
 TOLERANCE = 1e-5
@@ -439,11 +438,3 @@ app(["convert", *sys.argv[1:]])
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs", "writing"]
-
-
-@pytest.mark.parametrize("modules", ["[1]", '{"a": 1}', "null"])
-def test_modules_of_another_form(modules, tmp_path):
-    """modules.json of sentence-transformers."""
-    (tmp_path / "modules.json").write_text(modules)
-    with pytest.raises(ValueError, match=f"{tmp_path}.*modules.json.*expected"):
-        sentence_transformers_files(str(tmp_path))
