@@ -366,23 +366,6 @@ class LeanConfig(PreTrainedConfig):
         """Bytes of the key-value cache per token (2 a value: bfloat16); None for a family that keeps no cache."""
         return None
 
-    def estimate_activation_bytes(self, batch_size: int, length: int | None = None, bytes_per_value: int = 4) -> int:
-        """Estimate, in bytes, of what the layers keep for the backward pass of one training step.
-
-        Counted are norms and their statistics, q, k, v, the attention's output and log-sum-exp, the MLP around its
-        activation, and one byte per dropped value. It holds without gradient checkpointing and for attention that
-        keeps no weights: SDPA, on a CPU only without attention dropout.
-        """
-        length = self.default_length if length is None else length
-        dropped = 2 * self.hidden_size if self.hidden_dropout_prob else 0
-        per_token = 0
-        for query_heads, key_value_heads in zip(self.heads_per_layer, self.key_value_heads_per_layer):
-            norms = 4 * self.hidden_size + 4
-            attention = 2 * self.head_dim * (query_heads + key_value_heads) + query_heads
-            mlp = 2 * self.intermediate_size
-            per_token += (norms + attention + mlp) * bytes_per_value + dropped
-        return batch_size * length * per_token
-
 
 @strict_config
 class LeanTextConfig(LeanConfig):

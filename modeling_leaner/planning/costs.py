@@ -131,13 +131,19 @@ def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
 
 
 def block_activations(config: LeanConfig, setting: StepSetting) -> int:
-    """Bytes that autograd keeps for all blocks: `estimate_activation_bytes` and attention matrices."""
+    """Bytes that autograd keeps for all blocks, without gradient checkpointing.
+
+    Norms and their statistics, q, k, v, the attention's output and log-sum-exp, the MLP around its activation, a byte
+    per dropped value, and attention matrices.
+    """
     size = setting.value_bytes
-    length = setting.length_of(config)
     tokens = setting.tokens_of(config)
     heads = sum(config.heads_per_layer)
-    kept = config.estimate_activation_bytes(setting.batch_size, length, size)
-    kept += attention_matrix_bytes(config, setting) * heads * tokens * length
+    values = 2 * config.head_dim * (heads + sum(config.key_value_heads_per_layer)) + heads
+    values += config.num_hidden_layers * (4 * config.hidden_size + 4 + 2 * config.intermediate_size)
+    dropped = 2 * config.num_hidden_layers * config.hidden_size if config.hidden_dropout_prob else 0
+    kept = tokens * (values * size + dropped)
+    kept += attention_matrix_bytes(config, setting) * heads * tokens * setting.length_of(config)
     no_fused_kernel = setting.device == "cpu" and config.attention_probs_dropout_prob > 0
     if no_fused_kernel and setting.attention != "eager":  # q, k and v in float32
         kept += 3 * heads * config.head_dim * (4 - size) * tokens
