@@ -1,14 +1,8 @@
-"""What a user wrote, read strictly: no option and no key twice, for the last would silently win; YAML within bounds.
-
-The bounds are of bytes, of values with aliases written out, since a few lines of these can be more than fit into
-memory, and of levels.
-"""
+"""What a user wrote, read strictly: no option and no key twice, for the last would silently win; YAML within bounds."""
 
 import argparse
-import copy
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -17,8 +11,7 @@ from modeling_leaner.files import read_text
 
 
 MOST_BYTES = 1_000_000
-MOST_VALUES = 10_000
-MOST_LEVELS = 100  # of lists and mappings within each other
+MOST_VALUES = 10_000  # with aliases written out: a few lines of these can be more than fit into memory
 QuickLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # where PyYAML was built without libyaml, a slow one
 SEXAGESIMAL = re.compile("[0-9]:[0-9]")
 LEADING_ZERO = re.compile("[-+]?0[0-9_]+")
@@ -42,11 +35,8 @@ def split_options(command_line: Iterable[str]) -> list[list[str]]:
 
 def repeated_message(name: str, first: Sequence[str], second: Sequence[str]) -> str:
     """What is wrong with an option of a command line that is given twice, with the values of both, if it has any."""
-    message = f"{name}: given twice on the command line"
     both = " and ".join(" ".join(values) for values in (first, second) if values)
-    if both:
-        message += f", with {both}"
-    return message
+    return f"{name}: given twice on the command line" + (f", with {both}" if both else "")
 
 
 def given_options(parser: argparse.ArgumentParser, command_line: Iterable[str]) -> dict[str, list[str]]:
@@ -61,12 +51,8 @@ def given_options(parser: argparse.ArgumentParser, command_line: Iterable[str]) 
         if name == "--":
             break
         action = parser._option_string_actions.get(name)
-        if action is None:
-            key = name.removeprefix("--").replace("-", "_")
-        else:
-            key = action.dest
-        if equals:
-            values = [value]
+        key = name.removeprefix("--").replace("-", "_") if action is None else action.dest
+        values = [value] if equals else values
         if key in given:
             raise RepeatedKey(repeated_message(key, given[key], values))
         given[key] = values
@@ -74,34 +60,24 @@ def given_options(parser: argparse.ArgumentParser, command_line: Iterable[str]) 
 
 
 def check_extent(text: str) -> None:
-    """Raises yaml.YAMLError for more than MOST_VALUES values, aliases written out, or MOST_LEVELS levels."""
-    extents: dict[str, tuple[int, int]] = {}  # values and levels of what an anchor names
+    """Raises yaml.YAMLError for more than MOST_VALUES values, aliases written out."""
+    sizes: dict[str | None, int] = {}  # values of what an anchor names
     opened: list[tuple[str | None, int]] = []  # anchor of each collection around, and the values before it
-    deepest = [0]  # levels within each of them
     values = 0
     for event in yaml.parse(text, Loader=QuickLoader):
-        if isinstance(event, yaml.CollectionEndEvent):
+        if isinstance(event, yaml.AliasEvent):
+            values += sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = opened.pop()
-            levels = 1 + deepest.pop()
-            extents[anchor] = (values - before, levels)
-        elif isinstance(event, yaml.CollectionStartEvent):
-            opened.append((event.anchor, values))
-            extents[event.anchor] = (MOST_VALUES, MOST_LEVELS)  # within itself it would have no end
-            deepest.append(0)
+            sizes[anchor] = values - before
+        elif isinstance(event, yaml.NodeEvent):
+            if isinstance(event, yaml.CollectionStartEvent):
+                opened.append((event.anchor, values))
+                sizes[event.anchor] = MOST_VALUES  # within itself it would have no end
             values += 1
-            levels = 0
-        elif isinstance(event, yaml.AliasEvent):
-            more, levels = extents.get(event.anchor, (1, 0))
-            values += more
-        else:
-            values += isinstance(event, yaml.ScalarEvent)
-            levels = 0
-        deepest[-1] = max(deepest[-1], levels)
-        place = f"line {event.start_mark.line + 1}"
         if values > MOST_VALUES:
+            place = f"line {event.start_mark.line + 1}"
             raise yaml.YAMLError(f"{place}: more than {MOST_VALUES:,} values, with aliases written out")
-        if len(opened) + levels > MOST_LEVELS:
-            raise yaml.YAMLError(f"{place}: brackets within brackets, too deep to read")
 
 
 class StrictLoader(yaml.SafeLoader):
@@ -123,15 +99,12 @@ class StrictLoader(yaml.SafeLoader):
         return super().construct_yaml_int(node)
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
-        if not isinstance(node, yaml.MappingNode):  # of `!!set [a]`, which SafeLoader refuses
-            return super().construct_mapping(node, deep)
         first: dict[tuple[str, str], yaml.Node] = {}
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            earlier = first.setdefault((key.tag, key.value), value)
-            if earlier is not value:
-                raise RepeatedKey(f"{key.value}: given twice, as {_place(earlier)} and {_place(value)}")
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():  # of `!!set [a]` it is none
+            if isinstance(key, yaml.ScalarNode):
+                earlier = first.setdefault((key.tag, key.value), value)
+                if earlier is not value:
+                    raise RepeatedKey(f"{key.value}: given twice, as {_place(earlier)} and {_place(value)}")
         return super().construct_mapping(node, deep)
 
 
@@ -142,30 +115,23 @@ def _place(node: yaml.Node) -> str:
     """A value as the file has it, with its line."""
     start = node.start_mark
     text = " ".join(start.buffer[start.pointer : node.end_mark.pointer].split())
-    if text == "":
-        text = "nothing"
-    return f"{text:.100} (line {start.line + 1})"
-
-
-@lru_cache(maxsize=128)
-def _load(text: str) -> object:
-    """The content of a YAML document; of one that was read before, the same object."""
-    check_extent(text)
-    return yaml.load(text, Loader=StrictLoader)
+    return f"{text or 'nothing':.100} (line {start.line + 1})"
 
 
 def load_yaml(text: str) -> object:
-    """The content of a YAML document. A text that is read again, as those of grids are, takes no time.
+    """The content of a YAML document.
 
     Raises:
         RepeatedKey: a mapping has a key twice.
-        yaml.YAMLError: the text is no YAML, or holds a value such as `!!int x` or the date 2026-13-45, more than
-            MOST_VALUES values with its aliases written out, or more than MOST_LEVELS lists within lists.
+        yaml.YAMLError: the text is no YAML, holds a value such as `!!int x` or the date 2026-13-45, or is too large.
     """
     try:
-        return copy.deepcopy(_load(text))
+        check_extent(text)
+        return yaml.load(text, Loader=StrictLoader)
     except RepeatedKey:
         raise
+    except RecursionError as error:
+        raise yaml.YAMLError("brackets within brackets, too deep to read") from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise yaml.YAMLError(f"a value that cannot be read: {error}") from error
 
