@@ -1,4 +1,4 @@
-"""What a user wrote, read strictly: no option and no key twice, for the last would silently win; YAML within bounds."""
+"""What a user wrote, read strictly: no option or key twice, for the last would silently win; YAML within bounds."""
 
 import argparse
 import re

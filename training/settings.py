@@ -32,15 +32,7 @@ METRICS = {  # of each task; the first counts if none is named. Checked before t
     "image-classification": ("accuracy", "f1", "matthews_correlation", "loss"),
     "masked-lm": ("loss", "perplexity", "accuracy"),
     "causal-lm": ("loss", "perplexity", "bits_per_byte", "accuracy"),
-    "sequence-classification": (
-        "accuracy",
-        "f1",
-        "matthews_correlation",
-        "pearson",
-        "spearman",
-        "squared_error",
-        "loss",
-    ),
+    "sequence-classification": tuple("accuracy f1 matthews_correlation pearson spearman squared_error loss".split()),
     "question-answering": ("f1", "exact_match", "loss"),
     "embedding": ("cosine", "spearman", "mrr", "loss"),
 }
@@ -225,39 +217,33 @@ def settings_by_group() -> dict[str, list[tuple[str, str]]]:
     groups: dict[str, list[tuple[str, str]]] = {}
     for key in RecipeArguments.__annotations__:
         if key in GROUPS:
-            group = []
-            groups[GROUPS[key]] = group
-        help = settings[key].metadata["help"].replace("%%", "%")
-        if isinstance(settings[key].default, bool | int | float | str):
-            help += f" [default: {settings[key].default}]"
-        group.append((key, help))
+            group = groups[GROUPS[key]] = []
+        default = settings[key].default
+        shown = f" [default: {default}]" if isinstance(default, bool | int | float | str) else ""
+        group.append((key, settings[key].metadata["help"].replace("%%", "%") + shown))
     return groups
 
 
 INFINITY = float("inf")
 BOUNDS = {  # the lowest and the highest value, both allowed; infinity itself is not
-    **dict.fromkeys(
+    key: bounds
+    for keys, bounds in {
         "learning_rate weight_decay max_grad_norm warmup_steps holdout tuning_holdout crop_padding mixup_alpha "
-        "distill_task distill_logits distill_hidden".split(),
-        (0, INFINITY),
-    ),
-    **dict.fromkeys(
+        "distill_task distill_logits distill_hidden": (0, INFINITY),
         "max_train_rows max_eval_rows doc_stride image_size train_resize loss_chunk_size early_stopping_patience "
-        "distill_top_k save_total_limit preprocessing_workers".split(),
-        (1, INFINITY),
-    ),
-    **dict.fromkeys("num_train_epochs eval_steps save_steps logging_steps inspect_steps".split(), (1e-6, INFINITY)),
-    **dict.fromkeys(
-        "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps".split(), (1, 2**31 - 1)
-    ),
-    **dict.fromkeys(("seed", "data_seed"), (0, 2**32 - 1)),
-    **dict.fromkeys(("dropout", "label_smoothing_factor"), (0, 0.99)),
-    "max_length": (8, INFINITY),
-    "test_trees": (1, 100_000),
-    "mask_fraction": (0.01, 0.99),
-    "initializer_range": (1e-6, 1),
-    "ema_decay": (0, 1),
-    "distill_temperature": (0.01, INFINITY),
+        "distill_top_k save_total_limit preprocessing_workers": (1, INFINITY),
+        "num_train_epochs eval_steps save_steps logging_steps inspect_steps": (1e-6, INFINITY),
+        "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps": (1, 2**31 - 1),
+        "seed data_seed": (0, 2**32 - 1),
+        "dropout label_smoothing_factor": (0, 0.99),
+        "max_length": (8, INFINITY),
+        "test_trees": (1, 100_000),
+        "mask_fraction": (0.01, 0.99),
+        "initializer_range": (1e-6, 1),
+        "ema_decay": (0, 1),
+        "distill_temperature": (0.01, INFINITY),
+    }.items()
+    for key in keys.split()
 }
 
 
@@ -294,10 +280,9 @@ def check_combinations(arguments: RecipeArguments) -> None:
         raise ValueError("restart: expected with resume")
     if arguments.label_smoothing_factor and arguments.task == "question-answering":
         raise ValueError("label_smoothing_factor: not for question-answering")
-    if arguments.fsdp and arguments.ema_decay is not None:
-        raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
-    if arguments.fsdp and arguments.inspect != "no":
-        raise ValueError("inspect: not with fsdp, which spreads the weights over the devices")
+    for key, is_on in (("ema_decay", arguments.ema_decay is not None), ("inspect", arguments.inspect != "no")):
+        if arguments.fsdp and is_on:
+            raise ValueError(f"{key}: not with fsdp, which spreads the weights over the devices")
 
 
 def without_idle_steps(settings: Mapping[str, object]) -> dict[str, object]:
@@ -307,19 +292,12 @@ def without_idle_steps(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
-    """`["train=a.parquet", "train=b.parquet", "folder"]` → files of each split; None for what names no split.
-
-    Raises ValueError for a split without a file.
-    """
+    """`["train=a.parquet", "train=b.parquet", "folder"]` → files of each split; None for what names no split."""
     files: dict[str | None, list[str]] = {}
     for entry in data_files:
-        split, equals, path = entry.partition("=")
-        if equals and not Path(entry).exists() and split.isidentifier():
-            if not path:
-                raise ValueError(f"data_files: {entry}: expected a file or a folder after =")
-            files.setdefault(split, []).append(path)
-        else:
-            files.setdefault(None, []).append(entry)
+        split, _, path = entry.partition("=")
+        is_named = bool(path) and split.isidentifier() and not Path(entry).exists()
+        files.setdefault(split if is_named else None, []).append(path if is_named else entry)
     return files
 
 
@@ -369,10 +347,9 @@ class SettingsParser(HfArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            if action.dest == "task" and value in HEADS_WITHOUT_TASK:
-                error.message += "; the models have this head, for a loop of your own or transformers' Trainer"
-            else:
-                error.message += did_you_mean(str(value), map(str, action.choices))
+            has_head = action.dest == "task" and value in HEADS_WITHOUT_TASK
+            own_loop = "; the models have this head, for a loop of your own or transformers' Trainer"
+            error.message += own_loop if has_head else did_you_mean(str(value), map(str, action.choices))
             raise
 
     def parse_words(self, words: list[str]) -> argparse.Namespace:
@@ -406,7 +383,7 @@ def unknown_key(key: str) -> str:
     return f"{key}: unknown key{did_you_mean(key, keys)}"
 
 
-def words_of(settings: dict[str, object]) -> list[str]:
+def words_of(settings: Mapping[str, object]) -> list[str]:
     """The settings as options of a command line.
 
     Raises:
@@ -417,11 +394,10 @@ def words_of(settings: dict[str, object]) -> list[str]:
         action = settings_parser()._option_string_actions.get(f"--{key}")
         if action is None or key != action.dest:
             raise ValueError(unknown_key(str(key)))
-        if value is None:
-            continue
         if key == "data_files" and isinstance(value, dict):
             value = [f"{split}={path}" for split, path in value.items()]
-        words += option_words(action, value)
+        if value is not None:
+            words += option_words(action, value)
     return words
 
 
@@ -437,11 +413,9 @@ def option_words(action: argparse.Action, value: object) -> list[str]:
         if action.type is not json.loads and key not in TrainingArguments._VALID_DICT_FIELDS:
             raise ValueError(f"{key}: expected one value, got keys and values")
         return [f"--{key}", json.dumps(value)]
-    if isinstance(value, bool):
-        value = str(value).lower()
-        if action.type in (int, float):
-            raise ValueError(f"{key}: expected a number, got {value}")
-    return [f"--{key}={value}"]
+    if isinstance(value, bool) and action.type in (int, float):
+        raise ValueError(f"{key}: expected a number, got {str(value).lower()}")
+    return [f"--{key}={str(value).lower() if isinstance(value, bool) else value}"]
 
 
 def data_options(data_files: Sequence[str]) -> list[str]:
@@ -450,12 +424,8 @@ def data_options(data_files: Sequence[str]) -> list[str]:
 
 
 def copy_options(recipe: Mapping[str, object], data_files: Sequence[str]) -> list[str]:
-    """`--data_files` for a local copy of a recipe's rows, and its `--holdout`: the same rows are held out again.
-
-    Empty without a copy.
-    """
-    holdout = recipe.get("holdout", 0)
-    held_out = ["--holdout", str(holdout)] if data_files and holdout else []
+    """As `data_options`, with the recipe's `--holdout`: the same rows of the copy are held out again."""
+    held_out = words_of({"holdout": recipe.get("holdout")}) if data_files else []
     return [*data_options(data_files), *held_out]
 
 
@@ -470,9 +440,7 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
     Raises:
         ValueError: names the file, or lists the recipes where the name is none.
     """
-    path = Path(name)
-    if name in recipe_names():
-        path = RECIPES / f"{name}.yaml"
+    path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
     if not path.is_file():
         near = did_you_mean(name, recipe_names())
         raise ValueError(f"{name}: no such recipe file, nor one of {', '.join(recipe_names())}{near}")
@@ -503,10 +471,8 @@ def arguments_of(namespace: argparse.Namespace) -> RecipeArguments:
         raise ValueError(f"{error.doc!r}: no JSON: {error}") from error
     except ValueError as error:
         invalid = re.match(r"(\S+) is not a valid ", str(error))  # of an Enum, which does not know its key
-        if invalid is None:
-            raise
         for key, value in vars(namespace).items():
-            if value == invalid[1]:
+            if invalid and value == invalid[1]:
                 raise ValueError(f"{key}: {error}") from error
         raise
     for key in vars(namespace):
@@ -520,7 +486,7 @@ def parse(
     needed: tuple[str, ...] = (),
     fixed: dict[str, object] | None = None,
 ) -> RecipeArguments:
-    """The resolved settings of a run.
+    """The resolved settings of a run; without an `output_dir`, it is `runs/<recipe>/<shape>-seed<seed>`.
 
     `given` of the result holds the keys of the command line; `settings`, as plain values, what differs from the
     defaults and is a recipe's business.
@@ -540,13 +506,12 @@ def parse(
     words = [] if recipe is None else recipe_words(recipe)
     namespace = parser.parse_words([*words, *options, *words_of(fixed or {})])
     for key in needed:
-        if getattr(namespace, key) in (None, []):
-            place = f"in the recipe or as --{key}"
-            if key == "shape":
-                place = "as --shape; leaner shapes lists those that have a name"
-            raise ValueError(f"{key}: missing; give it {place}")
+        if getattr(namespace, key) is None:
+            shapes = "as --shape; leaner shapes lists those that have a name"
+            raise ValueError(f"{key}: missing; give it {shapes if key == 'shape' else f'in the recipe or as --{key}'}")
     if namespace.output_dir is None:
-        namespace.output_dir = default_output_dir(recipe, namespace)
+        shape = str(namespace.shape).strip("/").replace("/", "-").removesuffix(".json").lstrip(".-")
+        namespace.output_dir = os.path.join("runs", Path(recipe or "run").stem, f"{shape}-seed{namespace.seed}")
     arguments = arguments_of(namespace)
     arguments.given = set(given)
     check_combinations(arguments)
@@ -555,9 +520,3 @@ def parse(
         if value != defaults[key] and key not in [*NOT_IN_RECIPES, "hardware"]:
             arguments.settings[key] = value.value if isinstance(value, Enum) else value
     return arguments
-
-
-def default_output_dir(recipe: str | None, namespace: argparse.Namespace) -> str:
-    """`runs/<recipe>/<shape>-seed<seed>`."""
-    shape = str(namespace.shape).strip("/").replace("/", "-").removesuffix(".json").lstrip(".-")
-    return os.path.join("runs", Path(recipe or "run").stem, f"{shape}-seed{namespace.seed}")
