@@ -7,8 +7,8 @@ import pytest
 import torch
 from datasets import Dataset
 from modeling_leaner.training.experiments import baselines
+from modeling_leaner.training.tasks import TASKS
 from modeling_leaner.training.tasks.language import CausalLM, MaskedLM
-from modeling_leaner.training.tasks.registry import TASKS
 
 
 def packed(rows):

@@ -15,7 +15,7 @@ from modeling_leaner.training.publishing.encoders import is_encoder
 from modeling_leaner.training.records import Guess, PublishedResults
 from modeling_leaner.training.running import card as run_cards
 from modeling_leaner.training.running import reevaluate
-from modeling_leaner.training.tasks.registry import TASKS
+from modeling_leaner.training.tasks import TASKS
 from transformers.utils import is_torchvision_available
 
 

@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from modeling_leaner.training import train
 from modeling_leaner.training.running import evaluation
-from modeling_leaner.training.tasks import embedding
+from modeling_leaner.training.tasks import distillation, embedding
 from scipy import stats
 from training_data import documents, labelled, merged, read_lines, save_encoder
 from transformers import AutoModel, AutoTokenizer
@@ -87,13 +87,13 @@ def test_the_student_turns_to_the_teacher(learn, folders):
 def test_the_teacher_runs_once(learn, folders, monkeypatch):
     """A second run reads the vectors from the cache; those of other weights are no cache."""
     rows = []
-    original = embedding.teacher_vectors
+    original = distillation.teacher_columns
 
-    def counted(batch, **settings):
+    def counted(batch, *given):
         rows.append(len(batch["input_ids"]))
-        return original(batch, **settings)
+        return original(batch, *given)
 
-    monkeypatch.setattr(embedding, "teacher_vectors", counted)
+    monkeypatch.setattr(distillation, "teacher_columns", counted)
     assert learn()[0] == 0
     first = sum(rows)
     assert first > 0
@@ -107,20 +107,20 @@ def test_the_teacher_runs_once(learn, folders, monkeypatch):
 
 def test_the_teacher_computes_what_is_trained_on_in_the_precision_of_the_run(learn, folders, monkeypatch):
     """The vectors of training rows differ from those of float32; held-out ones, which score, do not."""
-    seen = {}
-    original = embedding.with_vectors
+    seen = []
+    original = embedding.read_by_teacher
 
-    def kept(rows, teacher, name, bf16):
-        seen[name, bf16] = np.array(original(rows, teacher, name, bf16)["labels"])
-        return original(rows, teacher, name, bf16)
+    def kept(*given):
+        rows = original(*given)
+        seen.append((given[-1], np.array(rows["labels"])))
+        return rows
 
-    monkeypatch.setattr(embedding, "with_vectors", kept)
+    monkeypatch.setattr(embedding, "read_by_teacher", kept)
     for precise in ("false", "true"):
         assert learn("--max_steps", 2, "--bf16", precise)[0] == 0
         shutil.rmtree(folders / "run")
-    training, held_out = (f"{folders / f'{name}.parquet'} ({name})" for name in ("train", "validation"))
-    assert set(seen) == {(training, False), (training, True), (held_out, False)}
-    exact, rounded = seen[training, False], seen[training, True]
+    (training, exact), (held_out, _), (training_16, rounded), (held_out_16, _) = seen
+    assert (training, held_out, training_16, held_out_16) == (False, False, True, False)
     assert 1e-5 < np.abs(exact - rounded).max() < 0.05 * np.abs(exact).max()
 
 

@@ -11,7 +11,7 @@ from modeling_leaner.training import train
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.settings import RECIPES, recipe_names
-from modeling_leaner.training.tasks import registry
+from modeling_leaner.training.tasks import TASKS
 from training_data import merged, read_lines, save_encoder, write_rows, write_shape
 
 
@@ -107,7 +107,7 @@ def test_digits_learns(tmp_path, capsys):
 
 def test_every_task_has_a_recipe_and_a_class():
     named = {yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())["task"] for recipe in recipe_names()}
-    assert named == set(registry.TASKS) == set(arguments.TASK_NAMES)
+    assert named == set(TASKS) == set(arguments.TASK_NAMES)
 
 
 @pytest.mark.parametrize("recipe", ["sst2", "squad", pytest.param("rte", marks=pytest.mark.full)])

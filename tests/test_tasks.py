@@ -11,8 +11,8 @@ from modeling_leaner.training.data.sources import text_columns
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running.reevaluate import reduced
 from modeling_leaner.training.settings import parse
+from modeling_leaner.training.tasks import TASKS
 from modeling_leaner.training.tasks.classification import ImageClassification
-from modeling_leaner.training.tasks.registry import TASKS
 from scipy import stats
 from sklearn import metrics as reference
 from training_data import documents, labelled, merged, pictures, questions, write_shape

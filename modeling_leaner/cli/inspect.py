@@ -21,11 +21,11 @@ from ..shapes import load_config, modality_of
 from ..slimming.calibration import make_batches
 from ..slimming.operations import SlimError
 from ..terminal import plain_console, progress_bar
-from ..training.data.sources import BUILT_IN, decoded_image, describe
+from ..training.data.sources import BUILT_IN, decoded_image, describe, place_in_file
 from ..training.running.evaluation import prepare_evaluation, saved_recipe
 from ..training.running.loading import has_weights, load_image_processor
 from ..training.slim import rows_with_content
-from ..training.tasks.base import first_inputs, place_in_file
+from ..training.tasks.base import first_inputs
 
 
 LENGTH = 128  # tokens of a row at most, if no recipe sets it

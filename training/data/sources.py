@@ -3,20 +3,16 @@
 import functools
 import hashlib
 import io
-import itertools
 import json
-import os
 import re
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
 import pyarrow.parquet
-from datasets import Dataset, IterableDataset, Value, VerificationMode, get_dataset_split_names, load_dataset
+from datasets import Dataset, IterableDataset, Value, VerificationMode, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
@@ -46,20 +42,6 @@ READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 # A split
 
 
-def check_cache(folder: Path, *variables: str) -> None:
-    """Raises ValueError if a cache cannot be written to; names its folder and the variable that it comes from."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        given = (f"{name} is {os.environ[name]}" for name in variables if name in os.environ)
-        where = next(given, f"{variables[0]} is not set")
-        raise ValueError(
-            f"{folder}: this cache cannot be written to ({error.strerror}); {where}, expected a folder that can be"
-        ) from error
-
-
 def whole_split(split: str) -> str:
     """The split that a slice such as train[:90%] is taken from."""
     return split.split("[")[0]
@@ -67,10 +49,8 @@ def whole_split(split: str) -> str:
 
 def describe(dataset: str | None, split: str, data_files: list[str]) -> str:
     """The split as messages name it."""
-    if not data_files:
-        return f"{dataset} ({split})"
     files = split_files(data_files)
-    return f"{', '.join(files.get(whole_split(split), files.get(None, [])))} ({split})"
+    return f"{', '.join(files.get(whole_split(split), files.get(None, []))) if files else dataset} ({split})"
 
 
 def load_split(
@@ -94,8 +74,6 @@ def load_split(
     name = describe(dataset, split, data_files or [])
     if test_trees is not None and (data_files or dataset not in LISTOPS):
         raise ValueError(f"test_trees: only of {' and '.join(LISTOPS)}, which are generated, not of {name}")
-    if not streaming and (data_files or dataset not in BUILT_IN):
-        check_cache(Path(datasets.config.HF_DATASETS_CACHE), "HF_DATASETS_CACHE", "HF_HOME", "XDG_CACHE_HOME")
     if data_files:
         rows = _read_local(data_files, split, name, key, streaming)
     elif dataset in BUILT_IN:
@@ -121,29 +99,25 @@ def _read_local(data_files: list[str], split: str, name: str, key: str | None, s
         ways = "; or set holdout, or eval_split none" if key == "eval_split" else ""
         raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{ways}")
     check_data_files(chosen)
-    paths = [Path(file) for file in chosen]
     options = {"split": split, "streaming": streaming}
-    if len(paths) == 1 and paths[0].is_dir():
+    if len(chosen) == 1 and Path(chosen[0]).is_dir():
         options["verification_mode"] = VerificationMode.NO_CHECKS
+        builder = chosen[0]
         if whole in files:  # the folder is one split
-            builder, options["data_files"] = "imagefolder", {whole: f"{paths[0]}/**"}
-        else:
-            builder = chosen[0]
+            builder, options["data_files"] = "imagefolder", {whole: f"{chosen[0]}/**"}
     else:
-        suffixes = {path.suffix.lower() for path in paths}
-        suffix = next(iter(suffixes))
-        if len(suffixes) != 1 or suffix not in FORMATS:
+        suffix, *others = {Path(file).suffix.lower() for file in chosen}
+        if others or suffix not in FORMATS:
             raise ValueError(
                 f"data_files: {', '.join(chosen)}: expected one folder, or files of one of {', '.join(FORMATS)}"
             )
-        if all(path.is_file() and path.stat().st_size == 0 for path in paths):
-            raise ValueError(f"{name}: the split is empty")
         builder = FORMATS[suffix]
-        for path in paths if builder == "json" else ():
-            with path.open("rb") as file:
-                if FIRST_ROW_OF_NULL.match(file.read(1000)):
-                    raise ValueError(f"{path}: the first row is null, expected an object")
         options |= {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
+        for file in chosen if builder == "json" else ():
+            if Path(file).is_file():
+                with open(file, "rb") as content:
+                    if FIRST_ROW_OF_NULL.match(content.read(1000)):
+                        raise ValueError(f"{file}: the first row is null, expected an object")
     try:
         return load_dataset(builder, **options)
     except (DatasetNotFoundError, FileNotFoundError) as error:
@@ -153,10 +127,10 @@ def _read_local(data_files: list[str], split: str, name: str, key: str | None, s
     except ValueError as error:
         if "corresponds to no data" in str(error):
             raise ValueError(f"{name}: no rows, or a folder without images; tables as FOLDER/*.csv") from error
+        ways = ""
         if str(error).startswith("Unknown split") and key is not None:
-            others = " or to none, or holdout" if key == "eval_split" else ""
-            raise ValueError(f"{name}: {error} Set {key} to one of them{others}") from error
-        raise ValueError(f"{name}: {error}") from error
+            ways = f" Set {key} to one of them{' or to none, or holdout' if key == 'eval_split' else ''}"
+        raise ValueError(f"{name}: {error}{ways}") from error
 
 
 def _unreadable(files: list[str], error: Exception) -> str:
@@ -170,40 +144,31 @@ def _unreadable(files: list[str], error: Exception) -> str:
     return f"{', '.join(files)}: unreadable: {' '.join(str(error.__cause__ or error).split())[:300]}"
 
 
-@contextmanager
-def cache_alone() -> Iterator[None]:
-    """Keeps `datasets` from the Hub while the block runs: it would wait half a minute for one that is silent."""
-    before = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE = before
-
-
 def _read_hub(dataset: str, config: str | None, split: str, streaming: bool) -> Rows:
+    """A split from the Hub; of a silent Hub, for which `datasets` would wait half a minute, its cache."""
     reached = dataset_hub_answers(dataset)
+    offline = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = offline or not reached
     try:
-        with nullcontext() if reached else cache_alone():
-            return load_dataset(dataset, config, split=split, streaming=streaming)
+        return load_dataset(dataset, config, split=split, streaming=streaming)
     except (DatasetNotFoundError, FileNotFoundError, ConnectionError) as error:
         place = "on the Hub or in its cache" if reached else "in the cache of the Hub, which did not answer"
         hint = did_you_mean(dataset, BUILT_IN) or "; a local copy is given by its path"
         raise ValueError(f"dataset {dataset}: not found {place}{hint}") from error
     except ValueError as error:
-        if "split" in str(error).lower():
-            splits = ", ".join(get_dataset_split_names(dataset, config))
-            raise ValueError(f"dataset {dataset}: no split {split!r}, expected one of {splits}") from error
         raise ValueError(f"dataset {dataset}: {' '.join(str(error).split())}") from error
+    finally:
+        datasets.config.HF_HUB_OFFLINE = offline
 
 
 # Its rows and columns
 
 
 def text_columns(rows: Rows) -> list[str]:
-    """The columns that hold text alone; empty for a stream that does not state its columns."""
-    columns = (rows.features or {}).items()
-    return [name for name, kind in columns if isinstance(kind, Value) and kind.dtype.endswith("string")]
+    """The columns that hold text alone; of a stream that does not state its columns, by its first row."""
+    if rows.features is None:
+        return [name for name, value in next(iter(rows), {}).items() if isinstance(value, str)]
+    return [name for name, kind in rows.features.items() if isinstance(kind, Value) and kind.dtype.endswith("string")]
 
 
 def likely_texts(columns: list[str]) -> list[str]:
@@ -211,11 +176,54 @@ def likely_texts(columns: list[str]) -> list[str]:
     return [name for name in TEXT_COLUMNS if name in columns][:1] or columns
 
 
+def column_names(rows: Rows) -> list[str]:
+    """The columns; a stream may not state them."""
+    return list(rows.features or next(iter(rows), {}))
+
+
+def require_columns(rows: Rows, names: list[str], source: str) -> None:
+    """Raises ValueError for the first of `names` that the rows lack; names the columns that there are."""
+    available = column_names(rows)
+    for name in names:
+        if name not in available:
+            raise ValueError(f"{source}: no column {name!r} in the data, which has {', '.join(available)}")
+
+
+def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) -> str:
+    """The column that the recipe names, or else the only candidate.
+
+    Raises:
+        ValueError: names the key, the column and the columns that there are.
+    """
+    if named is not None:
+        require_columns(rows, [named], key)
+        return named
+    if len(candidates) != 1:
+        problem = f"{', '.join(candidates)} would all fit" if candidates else "no column fits"
+        raise ValueError(f"{key}: {problem}; name one of {', '.join(column_names(rows))}")
+    return candidates[0]
+
+
+def find_text_column(rows: Rows, named: str | None, key: str) -> str:
+    """The column of texts that the recipe names, or else the likely one; errors as of `find_column`."""
+    texts = text_columns(rows)
+    column = find_column(rows, named, key, likely_texts(texts))
+    if rows.features and column not in texts:
+        kind = rows.features[column]
+        raise ValueError(f"{key}: column {column!r} is {getattr(kind, 'dtype', kind)}, expected text")
+    return column
+
+
 def first_rows(rows: Rows, count: int | None) -> Rows:
     """The first `count` rows, all if it is None."""
     if count is None:
         return rows
     return rows.take(count if isinstance(rows, IterableDataset) else min(count, len(rows)))
+
+
+def place_in_file(rows: Dataset, index: int) -> int:
+    """The index of a row in its file, from 0; messages count rows from 1. `rows` may be some of the file's rows."""
+    return index if rows._indices is None else rows._indices.column(0)[index].as_py()
 
 
 def evenly(count: int, most: int) -> list[int]:
@@ -277,9 +285,9 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     """
     train = _load(arguments, "train_split")
     held_out = None
-    for key, count in (("holdout", arguments.holdout), ("tuning_holdout", arguments.tuning_holdout)):
-        if count:
-            train, held_out = _take_out(train, count, key, draw=arguments.task not in LANGUAGE_MODELLING)
+    for key in ("holdout", "tuning_holdout"):
+        if getattr(arguments, key):
+            train, held_out = _take_out(train, arguments, key)
     train = first_rows(train, arguments.max_train_rows)
     if held_out is not None:
         return train, first_rows(held_out, arguments.max_eval_rows)
@@ -306,8 +314,7 @@ def check_splits(arguments: RecipeArguments) -> None:
 
     Two parts of a split, such as `train[:90%]` and `train[90%:]`, are taken as they are.
     """
-    wanted = arguments.eval_split
-    trained = arguments.train_split
+    wanted, trained = arguments.eval_split, arguments.train_split
     files = split_files(arguments.data_files)
     if any(not Path(name).is_dir() for name in files.get(None, [])):
         raise ValueError(
@@ -325,33 +332,23 @@ def check_splits(arguments: RecipeArguments) -> None:
         )
 
 
-def _take_out(rows: Rows, count: int, key: str, draw: bool) -> tuple[Rows, Rows]:
-    """The rows without `count` of them, and these `count` rows."""
+def _take_out(rows: Rows, arguments: RecipeArguments, key: str) -> tuple[Rows, Rows]:
+    """The rows without those that a setting holds out, and these."""
+    count = getattr(arguments, key)
     if isinstance(rows, IterableDataset):
         return rows.skip(count), rows.take(count)
-    if count >= len(rows):
+    rest = len(rows) - count
+    if rest <= 0:
         raise ValueError(f"{key}: {count} rows of a training split of {len(rows)}")
-    if not draw:  # by select: an unshuffled train_test_split has another fingerprint every time, and no cache is found
-        rest = len(rows) - count
+    if (
+        arguments.task in LANGUAGE_MODELLING
+    ):  # not by train_test_split, which unshuffled has a new fingerprint each time
         return rows.select(range(rest)), rows.select(range(rest, len(rows)))
     parts = rows.train_test_split(test_size=count, seed=0)
     return parts["train"], parts["test"]
 
 
 # Texts, for tokenizers and sentences
-
-
-@dataclass(frozen=True)
-class TextColumn:
-    """The texts of one column, at most `limit` of them; read in batches, anew each time."""
-
-    rows: Rows
-    column: str
-    limit: int | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        batches = self.rows.select_columns([self.column]).iter(batch_size=1000)
-        return itertools.islice((text for batch in batches for text in batch[self.column]), self.limit)
 
 
 @dataclass(frozen=True)
@@ -366,27 +363,12 @@ class TextSource:
     max_rows: int | None = None
     streaming: bool = False
 
-    def read(self) -> TextColumn:
-        """The texts. Raises ValueError if the data has no such column, and lists those that exist."""
+    def read(self) -> Iterable[str]:
+        """The texts, read anew each time. Raises ValueError if the data has no such column, and lists those it has."""
         options = {name: getattr(self, name) for name in ("dataset_config", "data_files", "streaming")}
         rows = load_split(self.dataset, self.split, **options)
-        if rows.column_names:
-            names = rows.column_names
-            texts = text_columns(rows) if rows.features else names
-        else:  # a stream that does not know its columns
-            first = next(iter(rows), {})
-            names = list(first)
-            texts = [name for name in names if isinstance(first[name], str)]
-        given = ", ".join(names) or "no columns"
-        if self.text_column is None:
-            likely = likely_texts(texts)
-            if len(likely) == 1:
-                return TextColumn(rows, likely[0], self.max_rows)
-            ways = "--text_column: name the column of the texts;" if likely else "no column holds strings:"
-            raise ValueError(f"{ways} the data has {given}")
-        if self.text_column not in names:
-            raise ValueError(f"no column {self.text_column!r}, the data has {given}")
-        return TextColumn(rows, self.text_column, self.max_rows)
+        column = find_text_column(rows, self.text_column, "--text_column")
+        return first_rows(rows.select_columns([column]), self.max_rows)[column]
 
     @property
     def name(self) -> str:
@@ -426,10 +408,9 @@ class TestedTexts:
             rows = load_split(dataset, split, dataset_config=configuration or None)
         else:
             raise ValueError(f"--leave-out {source}: no such file, nor a Hub dataset as ID:CONFIGURATION:SPLIT")
-        columns = text_columns(rows)
-        if not columns:
+        texts = [words_and_runs(text) for column in text_columns(rows) for text in rows[column] if text is not None]
+        if not texts:
             raise ValueError(f"--leave-out {source}: no column of texts, only {', '.join(rows.column_names)}")
-        texts = [words_and_runs(text) for column in columns for text in rows[column] if text is not None]
         self.texts = {words for words, _ in texts}
         self.runs = set().union(*(runs for _, runs in texts))
         self.counts = Counter()
@@ -455,10 +436,8 @@ def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> N
     tested = [TestedTexts(name) for name in leave_out]
     kept: dict[str, str | None] = {}  # by the words of the sentence; None for what is left out
     total = 0
-    for row, text in enumerate(source.read(), 1):
-        if not isinstance(text, str):
-            raise ValueError(f"{source.name}: row {row} is of type {type(text).__name__}, expected a text")
-        for sentence in sentences(text):
+    for text in source.read():
+        for sentence in sentences(text or ""):
             total += 1
             words, runs = words_and_runs(sentence)
             if words not in kept:

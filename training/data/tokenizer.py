@@ -8,7 +8,7 @@ The same texts give the same tokenizer, byte for byte, on any number of threads.
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -23,7 +23,6 @@ from .sources import TextSource
 TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
 SPECIAL_TOKENS = {name: family.special_tokens for name, family in FAMILIES.items() if family.special_tokens}
 MAX_ALPHABET = 1000  # characters that WordPiece keeps, the most frequent ones, as BERT's training in tokenizers does
-BATCH = 1000  # texts handed to the trainer at once
 MOST_TOKENS = 2**20  # of a vocabulary that is trained: the trainers set aside memory for all of it
 
 
@@ -85,23 +84,14 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
     Raises:
         ValueError: a row is not a string, or all rows are empty but for spaces.
     """
-    empty = True
+    is_empty = True
     for row, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise ValueError(f"row {row} of the texts is of type {type(text).__name__}, not a string")
-        if text.strip():
-            empty = False
+        is_empty = is_empty and not text.strip()
         yield text
-    if empty:
+    if is_empty:
         raise ValueError("no text to train a tokenizer on: no rows, or only empty ones")
-
-
-def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]) -> None:
-    """Feeds the texts in batches, so that only one batch is in memory."""
-    rows = _checked(texts)
-    batches = iter(lambda: list(itertools.islice(rows, BATCH)), [])
-    length = len(texts) if isinstance(texts, Sized) else None
-    tokenizer.train_from_iterator(batches, trainer, length=length)
 
 
 def _byte_level(model: models.Model, use_regex: bool) -> Tokenizer:
@@ -120,7 +110,7 @@ def _byte_bpe(texts: Iterable[str], vocab_size: int, special: list[str]) -> Toke
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=sys.stderr.isatty(),
     )
-    _train(tokenizer, trainer, texts)
+    tokenizer.train_from_iterator(_checked(texts), trainer)
     return tokenizer
 
 
@@ -137,10 +127,7 @@ def _bytes(special: list[str]) -> Tokenizer:
 
 def _words(texts: Iterable[str], vocab_size: int, special: list[str], unknown: str) -> Tokenizer:
     """Every word between spaces of the texts, in sorted order."""
-    words = set()
-    for text in _checked(texts):
-        words.update(text.split())
-    words = sorted(words - set(special))
+    words = sorted({word for text in _checked(texts) for word in text.split()} - set(special))
     check_size(vocab_size, len(special) + len(words), f"{len(words)} words and {len(special)} special tokens")
     vocabulary = {word: index for index, word in enumerate([*special, *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
@@ -170,7 +157,7 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str], unknow
         limit_alphabet=len(first),
         show_progress=sys.stderr.isatty(),
     )
-    _train(tokenizer, trainer, texts)
+    tokenizer.train_from_iterator(_checked(texts), trainer)
     trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=unknown))
     trained.normalizer = tokenizer.normalizer
     trained.pre_tokenizer = tokenizer.pre_tokenizer
@@ -222,7 +209,7 @@ def write_tokenizer(
     except VocabularyTooSmall:
         raise
     except ValueError as error:
-        raise ValueError(f"{source.name}: {texts.column}: {error}") from error
+        raise ValueError(f"{source.name}: {error}") from error
     with whole_folder(output_dir) as folder:
         tokenizer.save_pretrained(folder)
     encodings = tokenizer.backend_tokenizer.encode_batch(sample, add_special_tokens=False)

@@ -19,7 +19,7 @@ from ..records import ResultRow
 from ..records.results import RESULTS
 from ..running.loading import task_of
 from ..settings import RecipeArguments, parse, words_of
-from ..tasks.registry import TASKS
+from ..tasks import TASKS
 from .branches import (
     begin,
     branch_settings,

@@ -21,8 +21,8 @@ from modeling_leaner.shapes import load_config, modality_of
 from ..records import Environment, Latency, LatencyFile, StepTime, StepTimes, Timing, checked
 from ..running.loading import recipe_config
 from ..running.results import environment
+from ..tasks import TASKS
 from ..tasks.language import MaskedLM
-from ..tasks.registry import TASKS
 from .branches import recipe_of, step_of
 from .grid import Grid, GridError, load_grid
 from .runs import run_arguments

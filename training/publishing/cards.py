@@ -29,8 +29,8 @@ from ..running.card import (
     templates_in,
 )
 from ..running.trainer import METRICS_FILE
+from ..tasks import TASKS
 from ..tasks.distillation import loss_unit_of
-from ..tasks.registry import TASKS
 from .folders import check_tensor_shapes, read_run
 
 

@@ -25,7 +25,7 @@ from ..records import PublishedResults, Record, RunResults, checked
 from ..records.results import PUBLISHED, RESULTS
 from ..running.card import auto_class, settings_of
 from ..running.loading import tensor_shapes
-from ..tasks.registry import TASKS
+from ..tasks import TASKS
 
 
 CARDS = Path(PUBLISHED)

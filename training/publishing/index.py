@@ -21,7 +21,7 @@ from ..experiments.results import load_folder
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, summarise
 from ..records import PublishedResults
 from ..records.results import RESULTS
-from ..tasks.registry import TASKS
+from ..tasks import TASKS
 from .cards import README, TEMPLATES
 from .encoders import RIVALS, is_encoder, kept
 from .figures import curves_figure, encoders_figure, forest_figure

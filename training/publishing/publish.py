@@ -31,8 +31,8 @@ from ..running.evaluation import prepare_evaluation
 from ..running.results import is_clone
 from ..running.run_folder import RECIPE
 from ..settings import copy_options
+from ..tasks import TASKS
 from ..tasks.language import CausalLM
-from ..tasks.registry import TASKS
 from .cards import write_card
 from .continuations import continuations
 from .encoders import is_encoder, renew_encoder

@@ -22,7 +22,7 @@ from modeling_leaner.hub import HUB_OWNER
 from ..records import Guess, PublishedResults, RunResults, checked
 from ..records.results import LOCAL_FILES, RESULTS
 from ..settings import settings_parser, without_idle_steps, words_of
-from ..tasks.registry import TASKS
+from ..tasks import TASKS
 from .callbacks import KAPPA
 from .results import PACKAGES, machine_name
 
@@ -309,7 +309,7 @@ def plot(metrics_file: Path, output: Path, metric: str, loss_unit: str, guess: G
     it (`inspect`), with a curve per layer, the later the darker.
 
     Args:
-        loss_unit: what the loss is measured in, as `Task.loss_unit` says it.
+        loss_unit: what the loss is measured in, as `loss_unit_of` says it.
         guess: what the metric should be better than; drawn with the metric.
     """
     metric = metric.removeprefix("eval_")

@@ -20,7 +20,7 @@ from modeling_leaner.terminal import quiet_libraries
 from ..data.sources import load_held_out, load_training
 from ..reading import given_options
 from ..settings import OF_TRAINING, RecipeArguments, parse, settings_parser
-from ..tasks.registry import TASKS
+from ..tasks import TASKS
 from .loading import (
     PreparedRun,
     build_model,

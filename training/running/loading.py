@@ -28,12 +28,12 @@ from modeling_leaner.hub import refuse_pickles
 from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import family_of, load_config, modality_of
 
-from ..data.sources import Rows, check_cache, content_sha256, describe, first_rows, load_training
+from ..data.sources import Rows, content_sha256, describe, first_rows, load_training
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, train_tokenizer
 from ..settings import RecipeArguments, split_files
+from ..tasks import TASKS
 from ..tasks.base import Task, fitting
 from ..tasks.distillation import with_teacher
-from ..tasks.registry import TASKS
 
 
 MAY_BE_NEW = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler")  # tensors of a head
@@ -352,7 +352,6 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
     if not (folder / "tokenizer.json").is_file():
         texts = (row[column] for row in first_rows(train, 200_000) for column in columns)
-        check_cache(folder.parent, "HF_HOME", "XDG_CACHE_HOME")
         try:
             tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family_of(config))
         except VocabularyTooSmall as error:

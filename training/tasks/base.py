@@ -1,4 +1,4 @@
-"""What all tasks share: columns, rows as tensors, masks and crops, metrics; and what those on text share.
+"""What all tasks share: rows as tensors, masks and crops, metrics; and what those on text share.
 
 Rows are prepared once, in parallel, and cached. What is random (masks, crops, mixup) happens on the device, drawn by a
 generator of each row's place in the run: a baseline and its twin, one process or eight, a run and its continuation all
@@ -8,13 +8,13 @@ see the same masks. (Mixup's partners and shares are of one process's batch.) Sh
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import IterableDataset
 from datasets.fingerprint import Hasher
+from torch.nn.utils.rnn import pad_sequence
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_leaner import __version__
@@ -23,69 +23,21 @@ from modeling_leaner.family import TEXT, Modality
 from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import family_of, load_shape
 
-from ..data.sources import Rows, likely_texts, text_columns
+from ..data.sources import Rows, column_names, find_text_column
 from ..settings import METRICS, RecipeArguments
 
 
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 PREPARED = {"labels", "input_ids", "length", "pixels", "token_type_ids"}  # columns of prepared rows
+OF_FILE = " of the file"
 TARGETS = ("labels", "start_positions", "end_positions")
 ROWS_AT_ONCE = 64  # that a model reads together where it does not learn from them
 EVALUATION_STREAM = 0
 TRAINING_STREAM = 1
 
 
-# Columns
-
-
-def column_names(rows: Rows) -> list[str]:
-    return list(rows.features or next(iter(rows)))  # a stream may not state its columns
-
-
-def column_kinds(rows: Rows) -> str:
-    """The columns with their types, for messages."""
-    return ", ".join(f"{name} is {getattr(kind, 'dtype', kind)}" for name, kind in rows.features.items())
-
-
-def require_columns(rows: Rows, names: list[str], source: str) -> None:
-    """Raises ValueError for the first of `names` that the rows lack; names the columns that there are."""
-    available = column_names(rows)
-    for name in names:
-        if name not in available:
-            raise ValueError(f"{source}: no column {name!r} in the data, which has {', '.join(available)}")
-
-
-def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) -> str:
-    """The column that the recipe names, or else the only candidate.
-
-    Raises:
-        ValueError: names the key, the column and the columns that there are.
-    """
-    if named is not None:
-        require_columns(rows, [named], key)
-        return named
-    if len(candidates) != 1:
-        problem = f"{', '.join(candidates)} would all fit" if candidates else "no column fits"
-        raise ValueError(f"{key}: {problem}; name one of {', '.join(column_names(rows))}")
-    return candidates[0]
-
-
-def find_text_column(rows: Rows, named: str | None, key: str) -> str:
-    """The column of texts that the recipe names, or else the likely one; errors as of `find_column`."""
-    texts = text_columns(rows)
-    if named is None and rows.features and not texts:
-        raise ValueError(f"{key}: no column holds text alone: {column_kinds(rows)}")
-    column = find_column(rows, named, key, likely_texts(texts))
-    feature = (rows.features or {}).get(column)
-    if feature is not None and column not in texts:
-        raise ValueError(f"{key}: column {column!r} is {getattr(feature, 'dtype', feature)}, expected text")
-    return column
-
-
-def label_candidates(rows: Rows) -> list[str]:
-    """The first of the usual names of a label's column that the rows have; empty without any."""
-    return [name for name in ("label", "labels", "fine_label") if name in column_names(rows)][:1]
+# Rows
 
 
 def shown(value: object) -> str:
@@ -111,50 +63,34 @@ def finite_numbers(batch: dict[str, list], column: str, indices: list[int], sour
     return [float(value) for value in batch[column]]
 
 
-# Rows
-
-
 def prepared_rows(
     rows: Rows, function: Callable[..., dict], key: object, workers: int | None, description: str
 ) -> Rows:
     """The columns alone that a batched `map` function makes of the rows, from the cache where it has them.
 
-    Equal settings give equal results, so `key` can name the cached one. `workers` has no influence on the rows.
+    The function gets columns by their names, and the numbers of the rows, as the file has them. Equal settings give
+    equal results, so `key` can name the cached one. `workers` has no influence on the rows.
     """
-    clashing = {f"{name} of the file": name for name in column_names(rows) if name in PREPARED}
-    if clashing:  # else `datasets` would keep the type that the column has in the file
-        rows = rows.rename_columns({name: renamed for renamed, name in clashing.items()})
-    places = None
-    if isinstance(rows, Dataset) and rows._indices is not None:
-        places = rows._indices.column(0).to_numpy()
-    options = {
-        "function": partial(_as_in_file, function=function, names=clashing, places=places),
-        "batched": True,
-        "with_indices": True,
-        "remove_columns": column_names(rows),
-    }
+    # else `datasets` would keep the type that a column of the same name has in the file
+    rows = rows.rename_columns({name: name + OF_FILE for name in column_names(rows) if name in PREPARED})
+    chosen = getattr(rows, "_indices", None)
+    places = None if chosen is None else chosen.column(0).to_numpy()
+
+    def read(batch: dict[str, list], indices: list[int]) -> dict:
+        columns = {name.removesuffix(OF_FILE): values for name, values in batch.items()}
+        return function(columns, indices if places is None else places[indices].tolist())
+
+    options = {"batched": True, "with_indices": True, "remove_columns": column_names(rows)}
     if isinstance(rows, IterableDataset):
-        return rows.map(**options)
+        return rows.map(read, **options)
     processes = min(workers or min(os.cpu_count() or 1, 8), len(rows) // 1000)
     return rows.map(
+        read,
         **options,
         num_proc=processes if processes > 1 else None,
         new_fingerprint=Hasher.hash((rows._fingerprint, key, __version__)),
         desc=description,
     )
-
-
-def _as_in_file(
-    batch: dict[str, list], indices: list[int], function: Callable[..., dict], names: dict, places: np.ndarray | None
-) -> dict:
-    """What `function` makes of a batch that gets back the names of columns and the numbers of rows of its file."""
-    columns = {names.get(name, name): values for name, values in batch.items()}
-    return function(columns, indices if places is None else places[indices].tolist())
-
-
-def place_in_file(rows: Dataset, index: int) -> int:
-    """The index of a row in its file, from 0; messages count rows from 1. `rows` may be some of the file's rows."""
-    return index if rows._indices is None else rows._indices.column(0)[index].as_py()
 
 
 def training_generators(seed: int, places: Iterable[int]) -> list[np.random.Generator]:
@@ -229,11 +165,6 @@ class Task:
         return "nats"
 
     @property
-    def loss_unit(self) -> str:
-        """What the losses of the run are measured in, for people; known once `config` is the model's."""
-        return self.loss_unit_of(vars(self.arguments), self.config)
-
-    @property
     def computed_metrics(self) -> tuple[str, ...]:
         """What an evaluation scores by; known once the task is configured."""
         return METRICS[self.name]
@@ -252,7 +183,7 @@ class Task:
 
     def configure(self, train: Rows) -> dict[str, object]:
         """Finds the columns; returns the fields of the configuration that follow from the data, such as the labels."""
-        return {}
+        raise NotImplementedError
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         """Rows of numbers, ready for `collate`. Raises ValueError that names source, column and row."""
@@ -325,9 +256,8 @@ class TextTask(Task):
         if size > config.vocab_size:
             fit = fitting(config, "vocab_size", size)
             raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {config.vocab_size}{fit}")
-        self.length = arguments.max_length
-        if self.length is None:  # a checkpoint may have more positions than it was trained on
-            self.length = min(config.max_position_embeddings, processing.model_max_length)
+        # a checkpoint may have more positions than it was trained on
+        self.length = arguments.max_length or min(config.max_position_embeddings, processing.model_max_length)
         self.segments = hasattr(config, "type_vocab_size")  # as bidirectional models have
         for token in self.needs or (("cls", "sep") if self.segments else ()):
             if getattr(processing, f"{token}_token_id") is None:
@@ -335,10 +265,8 @@ class TextTask(Task):
 
     @classmethod
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
-        columns = [find_text_column(rows, arguments.text_column, "text_column")]
-        if arguments.text_pair_column is not None:
-            columns.append(find_text_column(rows, arguments.text_pair_column, "text_pair_column"))
-        return columns
+        pair = [] if arguments.text_pair_column is None else ["text_pair_column"]
+        return [find_text_column(rows, getattr(arguments, key), key) for key in ("text_column", *pair)]
 
     def reading_key(self) -> str:
         """The tokenizer, and which of its tokens begins, ends and separates texts."""
@@ -350,11 +278,8 @@ class TextTask(Task):
 
     def pad(self, rows: list[dict], key: str, value: int) -> torch.Tensor:
         """(B, longest) from lists of numbers."""
-        longest = max(len(row[key]) for row in rows)
-        out = np.full((len(rows), longest), value, dtype=np.int64)
-        for index, row in enumerate(rows):
-            out[index, : len(row[key])] = row[key]
-        return torch.from_numpy(out)
+        numbers = [torch.tensor(row[key], dtype=torch.long) for row in rows]
+        return pad_sequence(numbers, batch_first=True, padding_value=value)
 
     def collate_text(self, rows: list[dict]) -> Batch:
         """Token ids, the mask of what is no padding and, where model and rows have them, segments: each (B, T)."""
@@ -372,10 +297,9 @@ def fitting(config: LeanConfig, key: str, least: int) -> str:
     They have `least` or more of `key`, and of vocabulary and positions no less than the shape itself.
     """
     limits = {"vocab_size": config.vocab_size, "max_position_embeddings": config.max_position_embeddings, key: least}
-    shapes = {name: load_shape(name) for name in shape_names()}
     sizes = {
         name: shape.count_parameters().total
-        for name, shape in shapes.items()
+        for name, shape in ((name, load_shape(name)) for name in shape_names())
         if family_of(shape) == family_of(config)
         and all(getattr(shape, field) >= limit for field, limit in limits.items())
     }

@@ -6,7 +6,7 @@ A metric is computed by `score`; its name stands in `METRICS` of settings.py.
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -21,7 +21,15 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.family import IMAGES
 from modeling_leaner.models import with_channels
 
-from ..data.sources import Rows, decoded_image, with_encoded_images
+from ..data.sources import (
+    Rows,
+    column_names,
+    decoded_image,
+    find_column,
+    place_in_file,
+    require_columns,
+    with_encoded_images,
+)
 from ..settings import METRICS, RecipeArguments
 from .base import (
     Batch,
@@ -29,21 +37,21 @@ from .base import (
     Task,
     TextTask,
     check_text,
-    column_kinds,
-    find_column,
     finite_numbers,
     fitting,
-    label_candidates,
-    place_in_file,
     prepared_rows,
     random_numbers,
-    require_columns,
     shown,
 )
 
 
 REGRESSION_METRICS = ("pearson", "spearman", "squared_error")
 MOST_CLASSES = 1000  # that numbers may count up to where there are fewer rows
+
+
+def label_candidates(rows: Rows) -> list[str]:
+    """The first of the usual names of a label's column that the rows have; empty without any."""
+    return [name for name in ("label", "labels", "fine_label") if name in column_names(rows)][:1]
 
 
 class Classification(Task):
@@ -60,17 +68,14 @@ class Classification(Task):
         self.label_column = find_column(train, self.arguments.label_column, "label_column", candidates)
         feature = (train.features or {}).get(self.label_column)
         kind = getattr(feature, "dtype", type(feature).__name__)
-        if isinstance(feature, ClassLabel):
-            names = list(feature.names)
-        elif isinstance(feature, Value) and kind.startswith("float"):
+        if isinstance(feature, Value) and kind.startswith("float"):
             self.regression = True
             return {"num_labels": 1, "problem_type": "regression"}
-        elif feature is not None and not isinstance(feature, Value):
+        if feature is not None and not isinstance(feature, ClassLabel | Value):
             raise ValueError(f"label_column: {self.label_column} is {kind}, expected classes, numbers or text")
-        elif isinstance(train, IterableDataset):
+        if isinstance(train, IterableDataset) and not isinstance(feature, ClassLabel):
             raise ValueError(f"label_column: {self.label_column}: a streamed column must state its classes")
-        else:
-            names = self._names(train)
+        names = feature.names if isinstance(feature, ClassLabel) else self._names(train)
         if len(names) < 2:
             raise ValueError(f"{self.label_column}: the only class is {names[0]!r}, expected two or more")
         self.classes = {name: index for index, name in enumerate(names)}
@@ -88,20 +93,20 @@ class Classification(Task):
         column = train[self.label_column][:]
         values = sorted(set(column), key=lambda value: (value is None, value))
         least, most = values[0], values[-1]
-        refused = {}
+        refused = None
         if most is None:
-            refused = {None: "a label"}
+            refused = (None, "a label")
         elif type(least) is int and least < 0:
-            refused = {least: "classes from 0 on, or text"}
+            refused = (least, "classes from 0 on, or text")
         elif type(most) is int and most >= max(MOST_CLASSES, len(column)):
-            refused = {most: "a class; numbers count the classes from 0 on"}
-        for value, expected in refused.items():
+            refused = (most, "a class; numbers count the classes from 0 on")
+        if refused is not None:
+            value, expected = refused
             row = place_in_file(train, column.index(value)) + 1
             raise ValueError(f"{self.label_column}, row {row}: {shown(value)}, expected {expected}")
+        counts_from_0 = type(least) is int and least == 0
         self.goes_by_name = isinstance(least, str) or (type(least) is int and least > 0)
-        if type(least) is int and least == 0:
-            values = range(most + 1)
-        return [str(value) for value in values]
+        return [str(value) for value in (range(most + 1) if counts_from_0 else values)]
 
     @property
     def class_count(self) -> int:
@@ -129,10 +134,10 @@ class Classification(Task):
             if not isinstance(number, int) or not 0 <= number < self.class_count:
                 more = ", ..." if len(self.classes) > 10 else ""
                 classes = f"{len(self.classes)} classes {', '.join(list(self.classes)[:10])}{more}"
-                if self.arguments.holdout or self.arguments.tuning_holdout:
-                    classes += " of the rows that are left to train on"
+                is_part = self.arguments.holdout or self.arguments.tuning_holdout
                 raise ValueError(
                     f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is not one of the {classes}"
+                    + (" of the rows that are left to train on" if is_part else "")
                 )
             labels.append(int(number))
         return labels
@@ -163,26 +168,22 @@ class Classification(Task):
         """Accuracy, F1 (of class 1 where there are two, else macro), Matthews; or Pearson, Spearman, squared error."""
         labels = prediction.label_ids
         if self.regression:
-            return regression_scores(prediction.predictions[:, 0], labels)
+            outputs = prediction.predictions[:, 0]
+            is_constant = np.ptp(outputs) == 0 or np.ptp(labels) == 0  # a correlation is undefined, NaN
+            return {
+                "pearson": math.nan if is_constant else float(stats.pearsonr(outputs, labels).statistic),
+                "spearman": math.nan if is_constant else float(stats.spearmanr(outputs, labels).statistic),
+                "squared_error": float(((outputs - labels) ** 2).mean()),
+            }
         guesses = prediction.predictions.argmax(-1)
         average = "binary" if self.class_count == 2 else "macro"
-        matthews = math.nan  # undefined where only one class occurs at all, of which sklearn would warn
-        if len({*labels, *guesses}) > 1:
-            matthews = float(sklearn_metrics.matthews_corrcoef(labels, guesses))
+        is_constant = len({*labels, *guesses}) == 1  # sklearn would warn that the correlation is undefined
+        matthews = math.nan if is_constant else float(sklearn_metrics.matthews_corrcoef(labels, guesses))
         return {
             "accuracy": float((guesses == labels).mean()),
             "f1": float(sklearn_metrics.f1_score(labels, guesses, average=average, zero_division=0.0)),
             "matthews_correlation": matthews,
         }
-
-
-def regression_scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The metrics of predicted numbers; a correlation with one constant side is undefined, NaN."""
-    scores = {"pearson": math.nan, "spearman": math.nan}
-    if np.ptp(outputs) != 0 and np.ptp(labels) != 0:
-        scores["pearson"] = float(stats.pearsonr(outputs, labels).statistic)
-        scores["spearman"] = float(stats.spearmanr(outputs, labels).statistic)
-    return {**scores, "squared_error": float(((outputs - labels) ** 2).mean())}
 
 
 class ImageClassification(Classification):
@@ -204,8 +205,6 @@ class ImageClassification(Classification):
     def configure(self, train: Rows) -> dict[str, object]:
         features = train.features or {}
         images = [name for name, kind in features.items() if isinstance(kind, Image)]
-        if self.arguments.image_column is None and features and not images:
-            raise ValueError(f"image_column: no column holds images: {column_kinds(train)}; or name one of numbers")
         self.image_column = find_column(train, self.arguments.image_column, "image_column", images)
         if self.arguments.label_column is None and list(features) == [self.image_column]:
             raise ValueError("label_column: images alone, expected labels, or two folders and more, each a class")
@@ -232,8 +231,8 @@ class ImageClassification(Classification):
         self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int], feature: object
     ) -> dict:
         pixels = []
-        resampling = self.processing.resample  # 0, the nearest pixel, is a choice
-        resampling = PILImage.Resampling.BILINEAR if resampling is None else resampling
+        chosen = self.processing.resample  # 0, the nearest pixel, is a choice
+        resampling = PILImage.Resampling.BILINEAR if chosen is None else chosen
         for index, value in zip(indices, batch[self.image_column]):
             where = f"{source}: {self.image_column}, row {index + 1}"
             image = decoded_image(value, where)
@@ -253,15 +252,11 @@ class ImageClassification(Classification):
             raise ValueError(f"{where}: expected an image, got {type(values).__name__}") from error
         if array.ndim not in (2, 3) or array.size == 0 or array.shape[2:] not in ((), (1,), (3,), (4,)):
             raise ValueError(f"{where}: expected (height, width[, 1, 3 or 4 channels]), got shape {array.shape}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"{where}: NaN or infinite pixels")
-        if array.min() < 0 or array.max() > 255:
+        if not (array.min() >= 0 and array.max() <= 255):  # NaN is neither
             raise ValueError(f"{where}: pixels {array.min():g}..{array.max():g} are outside 0..255")
         if (array % 1).any() and array.max() <= 1:
             raise ValueError(f"{where}: pixels are fractions of 0..1, expected 0..255")
-        if array.shape[2:] == (1,):
-            array = array[:, :, 0]
-        return PILImage.fromarray(np.uint8(np.round(array)))
+        return PILImage.fromarray(np.uint8(np.round(array[:, :, 0] if array.shape[2:] == (1,) else array)))
 
     def collate(self, rows: list[dict]) -> Batch:
         channels = self.config.num_channels
@@ -269,10 +264,7 @@ class ImageClassification(Classification):
         height, width = self.config.image_shape
         if pixels.shape[1] != channels * height * width:
             height = width = self.arguments.train_resize
-        return {
-            "pixel_values": pixels.view(-1, channels, height, width),  # uint8
-            "labels": self.collate_labels(rows),
-        }
+        return {"pixel_values": pixels.view(-1, channels, height, width), "labels": self.collate_labels(rows)}
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """Crop, mirror and mixup while training; always the processor's scale, mean and deviation, where it has them.
@@ -294,8 +286,11 @@ class ImageClassification(Classification):
             mean = torch.tensor(self.processing.image_mean, device=pixels.device)[:, None, None]
             deviation = torch.tensor(self.processing.image_std, device=pixels.device)[:, None, None]
             pixels = (pixels - mean) / deviation
-        if training and self.arguments.mixup_alpha:
-            pixels, labels = self._mix(pixels, labels, generators[0])
+        if training and self.arguments.mixup_alpha:  # each image with another of the batch; labels: (B, classes)
+            share = float(generators[0].beta(self.arguments.mixup_alpha, self.arguments.mixup_alpha))
+            soft = F.one_hot(labels, len(self.classes)).float()
+            pixels = share * pixels + (1 - share) * pixels.roll(1, 0)
+            labels = share * soft + (1 - share) * soft.roll(1, 0)
         return {"pixel_values": pixels, "labels": labels}
 
     def _crop(self, pixels: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
@@ -310,13 +305,6 @@ class ImageClassification(Classification):
         columns = left[:, None] + torch.arange(width, device=pixels.device)  # (B, width)
         items = torch.arange(len(pixels), device=pixels.device)[:, None, None]
         return pixels.permute(0, 2, 3, 1)[items, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
-
-    def _mix(self, pixels: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator):
-        """Mixup of each image with another of the batch; labels become (B, classes)."""
-        share = float(generator.beta(self.arguments.mixup_alpha, self.arguments.mixup_alpha))
-        soft = F.one_hot(labels, len(self.classes)).float()
-        mixed = share * pixels + (1 - share) * pixels.roll(1, 0)
-        return mixed, share * soft + (1 - share) * soft.roll(1, 0)
 
 
 class SequenceClassification(Classification, TextTask):
@@ -369,25 +357,21 @@ class SequenceClassification(Classification, TextTask):
     def _read(self, batch: dict[str, list], indices: list[int], source: str, feature: object) -> dict:
         for name in self.texts:
             check_text(batch, name, indices, source)
-        options = {"return_attention_mask": False}
-        if self.arguments.truncation:
-            options |= {"truncation": True, "max_length": self.length}
-        else:
-            options["verbose"] = False  # too long a text is refused below
-        tokens = self.processing(*(batch[name] for name in self.texts), **options)
-        for index, ids in zip(indices, tokens["input_ids"]):
-            self._check_length(len(ids), f"{source}: {self.texts[0]}, row {index + 1}")
-        prepared = {"input_ids": tokens["input_ids"], "length": [len(ids) for ids in tokens["input_ids"]]}
+        limit = {"truncation": True, "max_length": self.length} if self.arguments.truncation else {"verbose": False}
+        tokens = self.processing(*(batch[name] for name in self.texts), return_attention_mask=False, **limit)
+        lengths = list(map(len, tokens["input_ids"]))
+        for index, length in zip(indices, lengths):
+            if not 0 < length <= self.length:
+                self._refuse(length, f"{source}: {self.texts[0]}, row {index + 1}")
+        prepared = {"input_ids": tokens["input_ids"], "length": lengths}
         if len(self.texts) == 2 and "token_type_ids" in tokens and self.segments:
             prepared["token_type_ids"] = tokens["token_type_ids"]
         return {**prepared, "labels": self.labels(batch, indices, source, feature)}
 
-    def _check_length(self, length: int, where: str) -> None:
+    def _refuse(self, length: int, where: str) -> NoReturn:
         """Raises ValueError for a text without tokens, or with more than are read; says what would read all of it."""
         if length == 0:
             raise ValueError(f"{where}: the text is empty")
-        if length <= self.length:
-            return
         ways = f"; --max_length {length} reads all of it"
         if length > self.config.max_position_embeddings:
             ways = fitting(self.config, "max_position_embeddings", length)

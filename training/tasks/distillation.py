@@ -24,6 +24,7 @@ from datasets import Dataset, Features, List, Value
 from datasets.fingerprint import Hasher
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_map_only
 from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils import ModelOutput
@@ -32,7 +33,7 @@ from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.family import IMAGES
-from modeling_leaner.files import read_json
+from modeling_leaner.files import naming, read_json
 from modeling_leaner.hub import RECORD, cut_of_layers, load_processors
 from modeling_leaner.names import require_source
 
@@ -60,11 +61,9 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
             student, or is too narrow or too wide for what is learned.
     """
     bare = task.trains_bare_model()
-    try:
+    with naming("teacher", (ValueError, OSError)):
         require_source(source)
         model = load_lean(source, ignore=["pooler.*"] if bare else []).eval()
-    except (ValueError, OSError) as error:
-        raise ValueError(f"teacher: {error}") from error
     model = model.base_model if bare else model
     config = model.config
     if config.model_type != task.config.model_type:
@@ -92,18 +91,12 @@ def check_classes(source: str, config: LeanConfig, task: Task) -> None:
     """Raises ValueError for a teacher of other classes than the rows have, or in another order."""
     if task.regression and config.num_labels != 1:
         raise ValueError(f"teacher: {source} has {config.num_labels} classes, but the labels are numbers")
-    if task.classes is None:
-        return
-    names = list(task.classes)
+    names = list(task.classes or ())
     theirs = [config.id2label[index] for index in range(config.num_labels)]
     are_numbers = names == [str(index) for index in range(len(names))]
-    if theirs != names and not (are_numbers and theirs == [f"LABEL_{name}" for name in names]):
-        raise ValueError(f"teacher: {source} has the classes {first_names(theirs)}, the rows {first_names(names)}")
-
-
-def first_names(names: list[str]) -> str:
-    """The names as messages show them: the first five, and how many there are."""
-    return ", ".join(names[:5]) + (f", ... ({len(names)})" if len(names) > 5 else "")
+    if names and theirs != names and not (are_numbers and theirs == [f"LABEL_{name}" for name in names]):
+        shown = (", ".join(some[:5]) + (f", ... ({len(some)})" if len(some) > 5 else "") for some in (theirs, names))
+        raise ValueError("teacher: {} has the classes {}, the rows {}".format(source, *shown))
 
 
 def check_images(source: str, config: LeanConfig, task: Task) -> None:
@@ -124,11 +117,6 @@ def state_sha256(model: PreTrainedModel) -> str:
         digest.update(name.encode())
         digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
-
-
-def precision(teacher: PreTrainedModel, bf16: bool) -> torch.autocast:
-    """A context in which the teacher multiplies in bfloat16, as a student does that trains with `bf16`."""
-    return torch.autocast(teacher.device.type, torch.bfloat16, enabled=bf16)
 
 
 def rows_of_run(rows: Dataset, arguments: RecipeArguments) -> Dataset:
@@ -220,10 +208,8 @@ class SpanLogits(Target):
         return [{"teacher_logits": row[:, :length].flatten().numpy()} for row, length in zip(logits, lengths)]
 
     def collate(self, rows: list[dict]) -> Batch:
-        kept = [torch.from_numpy(np.array(row["teacher_logits"])).view(2, -1) for row in rows]
-        longest = max(row.shape[1] for row in kept)
-        padded = [F.pad(row, (0, longest - row.shape[1]), value=NOWHERE) for row in kept]
-        return {"teacher_logits": torch.stack(padded)}
+        kept = [torch.tensor(row["teacher_logits"]).view(2, -1).T for row in rows]
+        return {"teacher_logits": pad_sequence(kept, batch_first=True, padding_value=NOWHERE).transpose(1, 2)}
 
     def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
         return divergence(batch["teacher_logits"], self.both(outputs, batch["attention_mask"]), self.temperature)
@@ -306,13 +292,11 @@ class States(Target):
 
     def collate(self, rows: list[dict]) -> Batch:
         """The states (B, L, T, D), and which tokens are no padding: (B, T)."""
-        kept = [np.asarray(row["teacher_states"], dtype=np.float16) for row in rows]
-        kept = [torch.from_numpy(row).view(len(self.layers), -1, self.width) for row in kept]
-        lengths = torch.tensor([row.shape[1] for row in kept])
-        longest = int(lengths.max())
-        padded = [F.pad(row, (0, 0, 0, longest - row.shape[1])) for row in kept]
-        mask = torch.arange(longest) < lengths[:, None]
-        return {"teacher_states": torch.stack(padded), "teacher_mask": mask}
+        kept = [torch.tensor(row["teacher_states"], dtype=torch.float16) for row in rows]
+        kept = [row.view(len(self.layers), -1, self.width).transpose(0, 1) for row in kept]  # (T, L, D) each
+        states = pad_sequence(kept, batch_first=True).transpose(1, 2)
+        lengths = torch.tensor([len(row) for row in kept])
+        return {"teacher_states": states, "teacher_mask": torch.arange(states.shape[2]) < lengths[:, None]}
 
     def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
         """Mean over layers and tokens of 1 − cosine."""
@@ -338,22 +322,10 @@ def mapped_layers(shape: str, named: list[int], depth: int, teacher_depth: int) 
     if named:
         return named
     file = Path(shape) / RECORD
-    kept = kept_layers(read_json(file), teacher_depth) if file.is_file() else None
-    if kept is not None and len(kept) == depth:
-        return kept
+    cut = cut_of_layers(read_json(file)) if file.is_file() else None
+    if cut is not None and (len(cut["before"]), len(cut["after"])) == (teacher_depth, depth):
+        return cut["after"]
     return [max(0, (layer + 1) * teacher_depth // depth - 1) for layer in range(depth)]
-
-
-def kept_layers(record: Mapping[str, Any], source_depth: int | None = None) -> list[int] | None:
-    """Which layers of its source a cut kept, from 0, by its slim.json; None if it cut no layers.
-
-    Args:
-        source_depth: how many layers the source has to have; None also if the cut is of another depth.
-    """
-    cut = cut_of_layers(record)
-    if cut is None or source_depth not in (None, len(cut["before"])):
-        return None
-    return cut["after"]
 
 
 # The task that learns from it
@@ -385,10 +357,6 @@ class Taught:
             raise AttributeError(name)
         return getattr(self.task, name)
 
-    @property
-    def loss_unit(self) -> str:
-        return loss_unit_of(type(self.task), vars(self.task.arguments), self.task.config)
-
     def collate(self, rows: list[dict]) -> Batch:
         batch = self.task.collate(rows)
         if ROW in rows[0]:
@@ -399,24 +367,18 @@ class Taught:
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """As the task's; where tokens are hidden, those of a row are always the same ones."""
-        own, taught = self.split(batch)
-        indices = taught.pop(ROW, None)
-        if indices is not None and self.task.modality is not IMAGES:
-            generators = evaluation_generators(indices.tolist())
-        return {**self.task.transform(own, generators, training), **taught}
-
-    @staticmethod
-    def split(batch: Batch) -> tuple[Batch, Batch]:
-        """What the task itself reads, and what the teacher gave, nothing for held-out rows: `teacher_` begins each."""
         own = {name: tensor for name, tensor in batch.items() if not name.startswith("teacher_")}
-        return own, {name: tensor for name, tensor in batch.items() if name not in own}
+        if ROW in batch and self.task.modality is not IMAGES:
+            generators = evaluation_generators(batch[ROW].tolist())
+        taught = {name: tensor for name, tensor in batch.items() if name not in own and name != ROW}
+        return {**self.task.transform(own, generators, training), **taught}
 
     def loss(
         self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
     ) -> tuple[torch.Tensor, object]:
         """The weighted sum of the three, each a mean of this batch; of rows without targets the task's own loss."""
-        own, taught = self.split(inputs)
-        if not taught:
+        own = {name: tensor for name, tensor in inputs.items() if not name.startswith("teacher_")}
+        if len(own) == len(inputs):
             return self.own_loss(model, own)
         arguments = self.task.arguments
         if self.states is not None:
@@ -490,29 +452,10 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     teacher = load_teacher(arguments.teacher, task)
     rows = rows_of_run(rows, arguments)
     taught = Taught(task, teacher)
-    features = {**rows.features, ROW: Value("int64")}
-    for target in taught.targets:
-        features |= target.features
-
-    def read_if_there_is_room(batch: dict[str, Any], indices: list[int]) -> dict[str, list]:
-        if indices[0] == 0:  # not called at all if the outputs are cached
-            check_disk(taught, rows)
-        return teacher_columns(batch, indices, taught, teacher)
-
     # What decides which values are stored: texts, numbers and tuples of them, which hash alike in every process.
-    targets = tuple((type(target).__name__, *target.key) for target in taught.targets)
-    settings = (arguments.mask_fraction, arguments.bf16, task.reading_key())
-    key = (task.name, targets, settings, state_sha256(teacher), __version__)
-    kept = rows.map(
-        read_if_there_is_room,
-        batched=True,
-        with_indices=True,
-        batch_size=ROWS_SORTED,
-        features=Features(features),
-        new_fingerprint=Hasher.hash((rows._fingerprint, key)),
-        desc="the teacher's outputs",
-    )
-    return taught, kept.with_format("numpy")
+    settings = (task.name, arguments.mask_fraction, arguments.bf16, task.reading_key())
+    rows = read_by_teacher(rows, task, teacher, taught.targets, settings, arguments.bf16)
+    return taught, rows.with_format("numpy")
 
 
 def check_distillation(arguments: RecipeArguments, task: Task) -> None:
@@ -534,12 +477,12 @@ def check_distillation(arguments: RecipeArguments, task: Task) -> None:
             raise ValueError(f"{key}: not with a teacher and these settings: {reason}")
 
 
-def check_disk(taught: Taught, rows: Dataset) -> None:
+def check_disk(task: Task, rows: Dataset, targets: list[Target]) -> None:
     """Raises ValueError where the cache would take more than most of what is free on its disk."""
-    tokens = len(rows) * taught.task.config.default_length
+    tokens = len(rows) * task.config.default_length
     if "input_ids" in rows.column_names:
         tokens = sum(map(len, rows["input_ids"]))
-    needed = tokens * sum(target.bytes_per_token for target in taught.targets)
+    needed = tokens * sum(target.bytes_per_token for target in targets)
     folder = Path(datasets.config.HF_DATASETS_CACHE)
     free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
     if needed > DISK_SHARE * free:
@@ -549,9 +492,40 @@ def check_disk(taught: Taught, rows: Dataset) -> None:
         )
 
 
+def read_by_teacher(
+    rows: Dataset, task: Task, teacher: PreTrainedModel, targets: list[Target], settings: tuple, bf16: bool
+) -> Dataset:
+    """The prepared rows with the columns of the targets and ROW, memory-mapped from the cache.
+
+    The cache is that of these rows, these weights and these settings, and of no others. With `bf16` the teacher
+    multiplies in bfloat16, as a student does that trains so.
+    """
+    features = Features({**rows.features, ROW: Value("int64")})
+    for target in targets:
+        features |= target.features
+
+    def read(batch: dict[str, Any], indices: list[int]) -> dict[str, list]:
+        if indices[0] == 0:  # not called at all if the outputs are cached
+            check_disk(task, rows, targets)
+        with torch.autocast(teacher.device.type, torch.bfloat16, enabled=bf16):
+            return teacher_columns(batch, indices, task, teacher, targets)
+
+    stored = tuple((type(target).__name__, *target.key) for target in targets)
+    key = (stored, settings, bf16, state_sha256(teacher), __version__)
+    return rows.map(
+        read,
+        batched=True,
+        with_indices=True,
+        batch_size=ROWS_SORTED,
+        features=features,
+        new_fingerprint=Hasher.hash((rows._fingerprint, key)),
+        desc="the teacher's outputs",
+    )
+
+
 @torch.no_grad()
 def teacher_columns(
-    batch: dict[str, list], indices: list[int], taught: Taught, teacher: PreTrainedModel
+    batch: dict[str, list], indices: list[int], task: Task, teacher: PreTrainedModel, targets: list[Target]
 ) -> dict[str, list]:
     """The teacher's columns for some rows, in their order; rows of like length are read together.
 
@@ -564,16 +538,15 @@ def teacher_columns(
     at_once = ROWS_AT_ONCE
     if getattr(teacher, "lm_head", None) is not None:  # all logits of a vocabulary are large
         at_once = max(1, min(at_once, LOGITS_AT_ONCE // (max(lengths) * teacher.config.vocab_size)))
+    has_states = any(isinstance(target, States) for target in targets)
     columns: list[dict[str, Any]] = [{ROW: index} for index in indices]
     for places in batches_by_length(lengths, at_once):
-        collated = taught.task.collate([rows[place] for place in places])
+        collated = task.collate([rows[place] for place in places])
         generators = evaluation_generators([indices[place] for place in places])
-        inputs = taught.task.transform(collated, generators, training=False)
-        read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in taught.label_names}
-        with precision(teacher, taught.arguments.bf16):
-            outputs = teacher(**read, output_hidden_states=taught.states is not None)
-        outputs = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), outputs)
-        for target in taught.targets:
+        inputs = task.transform(collated, generators, training=False)
+        read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in task.label_names}
+        outputs = tree_map_only(torch.Tensor, torch.Tensor.cpu, teacher(**read, output_hidden_states=has_states))
+        for target in targets:
             kept = target.of_rows(outputs, inputs, [lengths[place] for place in places])
             for place, values in zip(places, kept):
                 columns[place] |= values

@@ -1,40 +1,28 @@
 """The task on sentence vectors: learn a teacher's, be scored on pairs of sentences by their likeness.
 
-What makes and compares vectors needs no task's settings: it serves any model. Shapes: N rows, B of them read together,
-T tokens, D width, Q queries.
+What compares vectors needs no task's settings: it serves any model. Shapes: N rows, B of them read together, T tokens,
+D width, Q queries.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, Features, IterableDataset, List, Value
-from datasets.fingerprint import Hasher
+from datasets import IterableDataset, List, Value
 from scipy import stats
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 from transformers import EvalPrediction, PreTrainedModel
+from transformers.utils import ModelOutput
 
-from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.models import mean_over_tokens
 
-from ..data.sources import Rows, sentences
-from .base import (
-    ROWS_AT_ONCE,
-    Batch,
-    TextTask,
-    batches_by_length,
-    check_text,
-    find_column,
-    finite_numbers,
-    label_candidates,
-    prepared_rows,
-    require_columns,
-)
-from .distillation import ROWS_SORTED, load_teacher, precision, rows_of_run, state_sha256
+from ..data.sources import Rows, find_column, require_columns, sentences
+from .base import Batch, TextTask, check_text, finite_numbers, prepared_rows
+from .classification import label_candidates
+from .distillation import ROW, Target, load_teacher, read_by_teacher, rows_of_run
 
 
 RANKS = 10  # of the mean reciprocal rank
@@ -103,7 +91,8 @@ class Embedding(TextTask):
         if self.has_pairs:
             return prepared
         teacher = load_teacher(self.arguments.teacher, self)
-        return with_vectors(prepared, teacher, source, bf16=training and self.arguments.bf16)
+        bf16 = training and self.arguments.bf16
+        return read_by_teacher(prepared, self, teacher, [Vectors(teacher)], (), bf16).remove_columns(ROW)
 
     def prepare_inputs(self, rows: Rows, source: str) -> Rows:
         return self.tokenised(rows, source, training=False)
@@ -128,14 +117,11 @@ class Embedding(TextTask):
             texts = [sentence for text in texts for sentence in sentences(text)]
         if not texts:
             return {"input_ids": [], "length": []}
-        tokens = self.processing(
-            texts, truncation=True, max_length=self.length, padding=False, return_attention_mask=False
-        )
-        prepared = {"input_ids": tokens["input_ids"], "length": [len(ids) for ids in tokens["input_ids"]]}
+        tokens = self.processing(texts, truncation=True, max_length=self.length, return_attention_mask=False)
+        prepared = {"input_ids": tokens["input_ids"], "length": list(map(len, tokens["input_ids"]))}
         if self.has_pairs:
-            numbers = [0.0] * len(indices)
-            if self.label_column is not None:
-                numbers = finite_numbers(batch, self.label_column, indices, source)
+            column = self.label_column
+            numbers = finite_numbers(batch, column, indices, source) if column else [0.0] * len(indices)
             prepared["labels"] = [number for number in numbers for _ in self.texts]
         return prepared
 
@@ -159,19 +145,16 @@ class Embedding(TextTask):
         if self.has_pairs:
             loss = vectors.new_zeros(())
         else:
-            distances = self.distances(vectors, inputs["labels"])
+            if self.arguments.vector_loss == "squared_error":
+                distances = (vectors - inputs["labels"]).square().mean(dim=-1)  # (B)
+            else:
+                distances = 1 - F.cosine_similarity(vectors, inputs["labels"], dim=-1)
             # a sum over the items is of all processes, whose gradients are averaged
             loss = distances.mean() if items is None else distances.sum() / items * self.arguments.world_size
         kept = {"loss": loss, "vectors": vectors}
         if outputs.hidden_states is not None:
             kept["hidden_states"] = outputs.hidden_states
         return loss, kept
-
-    def distances(self, vectors: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """(B, D) twice → (B): 1 − cosine, or the mean of the squared differences."""
-        if self.arguments.vector_loss == "squared_error":
-            return (vectors - labels).square().mean(dim=-1)
-        return 1 - F.cosine_similarity(vectors, labels, dim=-1)
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         vectors = unit_vectors(prediction.predictions)
@@ -183,49 +166,15 @@ class Embedding(TextTask):
         return {"spearman": spearman((first * second).sum(axis=1), prediction.label_ids[0::2])}
 
 
-def with_vectors(rows: Dataset, teacher: PreTrainedModel, description: str, bf16: bool) -> Dataset:
-    """The prepared rows with the teacher's vector of each as `labels`, memory-mapped from the cache.
+class Vectors(Target):
+    """The mean over tokens of the last states, as the labels of a row: (D), in float32."""
 
-    The cache is that of these rows, these weights and this precision, and of no others.
-    """
-    size = teacher.config.hidden_size
-    features = Features({**rows.features, "labels": List(Value("float32"), length=size)})
-    key = ("means", state_sha256(teacher), bf16, __version__)
-    return rows.map(
-        partial(teacher_vectors, teacher=teacher, bf16=bf16),
-        batched=True,
-        batch_size=ROWS_SORTED,
-        features=features,
-        new_fingerprint=Hasher.hash((rows._fingerprint, key)),
-        desc=f"teacher's vectors of {description}",
-    )
+    def __init__(self, teacher: PreTrainedModel):
+        self.features = {"labels": List(Value("float32"), length=teacher.config.hidden_size)}
 
-
-def teacher_vectors(batch: dict[str, list], teacher: PreTrainedModel, bf16: bool) -> dict[str, list[np.ndarray]]:
-    """`mean_vectors` of prepared rows, as their labels."""
-    with precision(teacher, bf16):
-        return {"labels": mean_vectors(batch["input_ids"], teacher)}
-
-
-def padded_batches(ids: list[list[int]]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-    """Rows of token ids by length: their places, and the ids and the mask of what is no padding, each (B, T)."""
-    for places in batches_by_length([len(row) for row in ids], ROWS_AT_ONCE):
-        rows = [torch.as_tensor(ids[place]).long() for place in places]
-        padded = pad_sequence(rows, batch_first=True)
-        lengths = torch.tensor([len(row) for row in rows])
-        yield places, padded, (torch.arange(padded.shape[1]) < lengths[:, None]).long()
-
-
-@torch.no_grad()
-def mean_vectors(ids: list[list[int]], model: PreTrainedModel) -> list[np.ndarray]:
-    """The mean over tokens of the last states, in float32: (D) for each row of token ids, in the order of the rows."""
-    vectors: dict[int, np.ndarray] = {}  # by the place of the row
-    for places, padded, mask in padded_batches(ids):
-        mask = mask.to(model.device)
-        states = model(input_ids=padded.to(model.device), attention_mask=mask).last_hidden_state.float()
-        means = mean_over_tokens(states, mask).cpu().numpy()
-        vectors.update(zip(places, means))
-    return [vectors[place] for place in range(len(ids))]
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
+        means = mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
+        return [{"labels": vector.numpy()} for vector in means]
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:

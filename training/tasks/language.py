@@ -8,17 +8,8 @@ from datasets import Dataset
 from torch.nn import functional as F
 from transformers import EvalPrediction
 
-from ..data.sources import Rows, first_rows
-from .base import (
-    Batch,
-    Generators,
-    TextTask,
-    check_text,
-    find_text_column,
-    prepared_rows,
-    random_numbers,
-    require_columns,
-)
+from ..data.sources import Rows, find_text_column, first_rows, require_columns
+from .base import Batch, Generators, TextTask, check_text, prepared_rows, random_numbers
 
 
 class LanguageModelling(TextTask):
@@ -206,14 +197,10 @@ class MaskedLM(LanguageModelling):
         ids = [np.array([start, *stream[cut : cut + size], end], dtype=np.int32) for cut in cuts]
         rows = {"input_ids": ids, "length": list(map(len, ids))}
         if words:
-            rows["words"] = [self._number([-1, *words[cut : cut + size], -1]) for cut in cuts]
+            parts = [np.array([-1, *words[cut : cut + size], -1]) for cut in cuts]
+            # numbers from 0 that rise wherever another word, or another document, begins
+            rows["words"] = [np.cumsum(np.diff(part, prepend=-1) != 0).astype(np.int32) for part in parts]
         return rows
-
-    @staticmethod
-    def _number(words: list[int]) -> np.ndarray:
-        """Numbers from 0 that rise wherever another word, or another document, begins."""
-        words = np.array(words)
-        return np.cumsum(np.diff(words, prepend=words[0]) != 0).astype(np.int32)
 
     def collate(self, rows: list[dict]) -> Batch:
         batch = self.collate_text(rows)

@@ -16,9 +16,9 @@ from datasets import IterableDataset
 from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-from ..data.sources import Rows
+from ..data.sources import Rows, find_text_column, require_columns
 from ..settings import RecipeArguments
-from .base import Batch, TextTask, check_text, find_text_column, prepared_rows, require_columns
+from .base import Batch, TextTask, check_text, prepared_rows
 
 
 OUTSIDE = [-1, -1]  # the offsets of tokens that are not the context's
