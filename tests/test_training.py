@@ -100,7 +100,7 @@ def test_bad_pixels(run, value):
     features = Features({"image": Sequence(Sequence(Sequence(Value("float32")))), "label": Value("int64")})
     rows = Dataset.from_dict({"image": pixels.tolist(), "label": [i % 3 for i in range(24)]}, features=features)
     result = run("image-classification", "vit", rows, "--image_column", "image")
-    refused(result, "train.parquet", "image, row 6", "300" if value == 300 else "NaN or infinite")
+    refused(result, "train.parquet", "image, row 6", f"{value:g} are outside 0..255")
 
 
 def test_an_image_that_ends_too_early(run, tmp_path):
@@ -230,7 +230,7 @@ def test_holdouts_are_never_trained_on(tmp_path, task):
         ('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"text": "c", "label": 1}', "label, row 2: an em"),
         ('{"text": "a", "label": 0}\n{"text": "b", "label": 0}', "the only class is '0'"),
         ('{"text": "a", "label": 1000000}\n{"text": "b", "label": 0}', "label, row 1: 1000000, expected a class"),
-        ('{"text": "a", "label": 0}\n{"text": 5, "label": 1}', "text_column: no column holds text alone: text is"),
+        ('{"text": "a", "label": 0}\n{"text": 5, "label": 1}', "text_column: no column fits; name one of text (Json"),
     ],
 )
 def test_bad_labels(run, tmp_path, lines, message):
@@ -395,10 +395,8 @@ def test_unfit_weights_are_refused(run, tmp_path, capsys, spoil, message):
 
 def test_a_cache_that_cannot_be_written_to(run, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "file" / "datasets")
-    result = run("masked-lm", "bert", documents(8, 0))
-    refused(result, str(tmp_path / "file" / "datasets"), "cannot be written to", "HF_DATASETS_CACHE is")
+    refused(run("masked-lm", "bert", documents(8, 0)), "Not a directory", str(tmp_path / "file" / "datasets"))
 
 
 def test_classes_that_are_never_seen(run):

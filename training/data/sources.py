@@ -122,6 +122,8 @@ def _read_local(data_files: list[str], split: str, name: str, key: str | None, s
         return load_dataset(builder, **options)
     except (DatasetNotFoundError, FileNotFoundError) as error:
         raise ValueError(f"{', '.join(chosen)}: no data files of a known format there") from error
+    except StopIteration:  # of an empty file of JSON
+        raise ValueError(f"{name}: the split is empty") from None
     except (DatasetGenerationError, OSError) as error:
         raise ValueError(_unreadable(chosen, error)) from error
     except ValueError as error:
@@ -134,14 +136,17 @@ def _read_local(data_files: list[str], split: str, name: str, key: str | None, s
 
 
 def _unreadable(files: list[str], error: Exception) -> str:
-    """Which of the files cannot be read, and why."""
+    """Which of the files, or which file of the cache, cannot be read, and why."""
+    cause = error.__cause__ or error
+    if isinstance(cause, OSError) and cause.filename:
+        return str(cause)
     for name in files:
         if name.endswith(".parquet") and Path(name).is_file():
             try:
                 pyarrow.parquet.ParquetFile(name).read()
-            except Exception as cause:  # whatever the reader says of a broken file
-                return f"{name}: unreadable parquet: {' '.join(str(cause).split())[:300]}"
-    return f"{', '.join(files)}: unreadable: {' '.join(str(error.__cause__ or error).split())[:300]}"
+            except Exception as damage:  # whatever the reader says of a broken file
+                return f"{name}: unreadable parquet: {' '.join(str(damage).split())[:300]}"
+    return f"{', '.join(files)}: unreadable: {' '.join(str(cause).split())[:300]}"
 
 
 def _read_hub(dataset: str, config: str | None, split: str, streaming: bool) -> Rows:
@@ -200,7 +205,9 @@ def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) 
         return named
     if len(candidates) != 1:
         problem = f"{', '.join(candidates)} would all fit" if candidates else "no column fits"
-        raise ValueError(f"{key}: {problem}; name one of {', '.join(column_names(rows))}")
+        kinds = {name: f" ({getattr(kind, 'dtype', kind)})" for name, kind in (rows.features or {}).items()}
+        columns = ", ".join(name + kinds.get(name, "") for name in column_names(rows))
+        raise ValueError(f"{key}: {problem}; name one of {columns}")
     return candidates[0]
 
 
