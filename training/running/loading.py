@@ -341,7 +341,7 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     """The tokenizer of the recipe's kind on the training rows (at most 200,000); kept in the datasets' cache.
 
     Raises:
-        ValueError: the shape's vocabulary is too small for it, or the cache cannot be written to.
+        ValueError: the shape's vocabulary is too small for it.
     """
     columns = TASKS[arguments.task].text_columns_of(arguments, train)
     length = arguments.max_length or config.max_position_embeddings
