@@ -96,7 +96,7 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     if trainer.task.trains_bare_model() and has_weights(str(arguments.shape)):
         copy_into(folder, sentence_transformers_files(str(arguments.shape)))
     results = results_of_run(trainer, prepared, metrics)
-    loss_unit = loss_unit_of(TASKS[arguments.task], vars(arguments), prepared.config)
+    loss_unit = loss_unit_of(TASKS[arguments.task], vars(arguments), prepared.task.config)
     plot(folder / METRICS_FILE, folder / TRAINING_FIGURE, trainer.task.metric, loss_unit)
     write_json(folder / RESULTS, results.document())
     write_run_card(folder)
