@@ -1,5 +1,8 @@
 """`leaner train RECIPE --shape NAME`: one run of one recipe, from data to a folder that loads on the Hub.
 
+settings.py reads the recipe; running/ locks the folder (run_folder), prepares rows, task and model (loading), trains
+(trainer, callbacks), and writes results.json (results) and README.md (card).
+
 In a clone also `python -m training.train` and `torchrun -m training.train`; installed,
 `torchrun -m modeling_leaner.training.train`.
 """
@@ -35,8 +38,35 @@ from .tasks.distillation import Taught, loss_unit_of
 NEEDED = ("task", "shape")
 
 
+def train(recipe: str | None, options: list[str]) -> None:
+    """Trains a shape by a recipe, or continues a run, and prints how it ended.
+
+    Args:
+        recipe: its name or file; None if `options` say all.
+        options: the settings that win over the recipe's, such as `["--shape", "vit/nano", "--seed", "2"]`.
+
+    Raises:
+        ValueError: one line that says what is wrong.
+        SystemExit: with status 130, if the run was interrupted.
+    """
+    folder = None
+    try:
+        arguments = parse(recipe, options, needed=NEEDED)
+        folder = arguments.output_dir
+        results = run(arguments, recipe, resume_command(recipe, options))
+    except KeyboardInterrupt:
+        print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
+        raise SystemExit(130) from None
+    except (ValueError, OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(explain(error, folder)) from error
+    if results is None and arguments.process_index == 0:
+        raise SystemExit(130)
+    if results is not None:
+        print_results(results, arguments.output_dir)
+
+
 def run(arguments: RecipeArguments, recipe: str | None, command: str) -> RunResults | None:
-    """One run to its end, or to where it was interrupted (None).
+    """One run to its end, or to where it was interrupted (None); other processes than the main one get None, too.
 
     Raises:
         ValueError, OSError: one line that names file, column and row, or key.
@@ -44,33 +74,28 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> RunResu
     quiet_libraries()
     code_commit()  # files may change while it trains
     _ = arguments.device  # sets up the processes, if there are several
-    with alone_in(arguments):
-        return _run(arguments, recipe, command)
-
-
-def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> RunResults | None:
-    checkpoint = find_checkpoint(arguments)
-    prepared = prepare(arguments)
-    start = compare_start(prepared)
     folder = Path(arguments.output_dir)
-    finished = finished_results(folder)
-    if finished is not None:
-        if arguments.process_index != 0:
+    is_main = arguments.process_index == 0
+    with alone_in(arguments):
+        checkpoint = find_checkpoint(arguments)
+        prepared = prepare(arguments)
+        start = compare_start(prepared)
+        finished = finished_results(folder)
+        if finished is not None:
+            if is_main:
+                print(f"{folder}: already finished; nothing is changed")
+            return checked(RunResults, finished, folder / RESULTS) if is_main else None
+        trainer = trainer_of(prepared)
+        if is_main:
+            open_folder(arguments, recipe, start)
+            announce(prepared, trainer.model, checkpoint)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        step, last = trainer.state.global_step, trainer.state.max_steps
+        if trainer.interruption.pressed and step < last:
+            if is_main:
+                print(f"stopped at step {step} of {last}; continue with: {command}")
             return None
-        print(f"{arguments.output_dir}: already finished; nothing is changed")
-        return checked(RunResults, finished, folder / RESULTS)
-    trainer = trainer_of(prepared)
-    if trainer.is_world_process_zero():
-        open_folder(arguments, recipe, start)
-        announce(prepared, trainer.model, checkpoint)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if trainer.interruption.pressed and trainer.state.global_step < trainer.state.max_steps:
-        if trainer.is_world_process_zero():
-            print(
-                f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; continue with: {command}"
-            )
-        return None
-    return finish(trainer, prepared)
+        return finish(trainer, prepared)
 
 
 def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
@@ -158,21 +183,18 @@ def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | N
 def print_results(results: RunResults, folder: str) -> None:
     """The end of a run, for people."""
     train = results.train
-    key = f"eval_{results.metric}"
     quality = "not evaluated"
-    if key in results.metrics:
-        value = results.metrics[key]
-        quality = f"{key} undefined" if value is None else f"{key} {value:.4f}"
+    if f"eval_{results.metric}" in results.metrics:
+        value = results.metrics[f"eval_{results.metric}"]
+        quality = f"{results.metric} {'undefined' if value is None else f'{value:.4f}'} on {results.rows:,} rows"
     if results.chance is not None:
         quality += f" ({results.chance.name} {results.chance.value:.4f})"
-    print(f"{folder}: {quality}; {train.steps} steps in {train.seconds:.0f} s", end="")
-    if train.items_per_second:
-        share = 100 * train.input_pipeline_share
-        print(f", {train.items_per_second:.1f} rows/s, input pipeline {share:.1f} % of a step", end="")
-    if train.process_seconds:
-        rest = 1 - train.model_seconds / train.process_seconds
-        print(f"; outside the model {100 * rest:.0f} % of the process's {train.process_seconds:.0f} s", end="")
-    print(f"; peak memory {train.peak_memory_bytes / 2**30:.2f} GiB")
+    print(quality)
+    speed = f", {train.items_per_second:.1f} rows/s" if train.items_per_second else ""
+    started = f" ({train.process_seconds:.0f} s with start-up)" if train.process_seconds else ""
+    memory = f"{train.peak_memory_bytes / 2**30:.2f} GiB of memory"
+    print(f"{train.steps} steps in {train.seconds:.0f} s{started}{speed}, {memory}")
+    print(f"Saved to {folder}. Next: {shlex.join(['leaner', 'evaluate', folder])}")
 
 
 def resume_command(recipe: str | None, options: list[str]) -> str:
@@ -184,33 +206,6 @@ def resume_command(recipe: str | None, options: list[str]) -> str:
         if option.partition("=")[0] not in ("--resume", "--restart"):
             command += [option, *values]
     return shlex.join([*command, "--resume"])
-
-
-def train(recipe: str | None, options: list[str]) -> None:
-    """Trains a shape by a recipe, or continues a run, and prints how it ended.
-
-    Args:
-        recipe: its name or file; None where `options` say all.
-        options: the settings that win over the recipe's, such as `["--shape", "vit/nano", "--seed", "2"]`.
-
-    Raises:
-        ValueError: one line that says what is wrong.
-        SystemExit: with status 130, where the run was interrupted.
-    """
-    folder = None
-    try:
-        arguments = parse(recipe, options, needed=NEEDED)
-        folder = arguments.output_dir
-        results = run(arguments, recipe, resume_command(recipe, options))
-    except KeyboardInterrupt:
-        print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
-        raise SystemExit(130) from None
-    except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(explain(error, folder)) from error
-    if results is None and arguments.process_index == 0:
-        raise SystemExit(130)
-    if results is not None:
-        print_results(results, arguments.output_dir)
 
 
 def main(command_line: list[str]) -> None:
