@@ -9,7 +9,7 @@ nothing about κ later in training, which nothing controls.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -19,12 +19,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import AdamW
 from transformers import get_cosine_schedule_with_warmup
 
 from modeling_leaner.conditioning import head_condition_numbers
-from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.files import finite_or_none
 from modeling_leaner.layers_leaner import LeanAttention
 from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
 
@@ -32,22 +33,25 @@ from ..data.builtin import python_docs
 from ..experiments.results import load_folder
 from .kappa import MOST_KAPPA, conclude, read_all_cells
 from .study import (
-    BYTES,
     GRIDS_FOLDER,
     GridPair,
     Outcome,
     Study,
     alike,
-    beyond,
+    best_rate,
     bigram_nats,
     by_interval,
+    byte_config,
     double_precision,
+    falls,
     grid_pairs,
     line,
     most,
+    negated,
     paired,
     rounded,
     together,
+    tune,
 )
 
 
@@ -118,15 +122,16 @@ QUICK = Settings(
 
 
 def run(study: Study, settings: Settings) -> None:
-    """The whole study."""
     with double_precision():
         source = Generator().manual_seed(settings.seed)
         gaussian_matrices(study, settings.drawn, source)
         untrained_attention(study, settings.drawn, source)
-    rates = tune(settings)
-    arms = {arm: [Run(settings.shape, arm, rates[arm], seed) for seed in settings.seeds] for arm in ARMS}
-    looks = run_all([one for runs in arms.values() for one in runs], settings.training, settings.processes)
-    trained_heads(study, settings, looks, rates[NONE])
+    with ProcessPoolExecutor(settings.processes, mp_context=get_context("spawn")) as pool:
+        each = map if settings.processes == 1 else pool.map
+        rates = {arm: tuned_rate(settings, arm, each) for arm in ARMS}
+        arms = {arm: [Run(settings.shape, arm, rates[arm], seed) for seed in settings.seeds] for arm in ARMS}
+        looks = run_all([one for runs in arms.values() for one in runs], settings.training, each)
+        trained_heads(study, settings, looks, rates[NONE], each)
     finished_grids(study)
     cause(study, settings, {arm: [looks[one] for one in runs] for arm, runs in arms.items()}, rates)
 
@@ -144,11 +149,6 @@ def condition_numbers(matrices: Tensor) -> Tensor:
     values = torch.linalg.svdvals(matrices)
     kappas = values[:, 0] / values[:, -1]
     return kappas.where(kappas < 1 / (max(matrices.shape[1:]) * torch.finfo(matrices.dtype).eps), math.inf)
-
-
-def finite(kappa: float) -> float | None:
-    """What is stored of a κ."""
-    return None if math.isinf(kappa) else kappa
 
 
 def gaussian_matrices(study: Study, drawn: Drawn, source: Generator) -> None:
@@ -174,7 +174,7 @@ def gaussian_matrices(study: Study, drawn: Drawn, source: Generator) -> None:
         "theorem 3.2, second-hand",
         "With the head size fixed, κ of the Gaussian matrix falls to 1 as heads are added.",
         "it falls at every step, once D is above N, to less than 1.25",
-        all(later < earlier for earlier, later in zip(falling, falling[1:])) and falling[-1] < 1.25,
+        falls(falling) and falling[-1] < 1.25,
         {f"κ with {heads} heads": kappa for heads, kappa in zip(drawn.growing, falling)},
     )
     kappa = median(1024, 768, draws=1)
@@ -204,20 +204,18 @@ def attention_outputs(
         .transpose(1, 2)
         for _ in range(3)
     )
-    outputs = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
-    return outputs.transpose(1, 2).flatten(2)
+    return scaled_dot_product_attention(query, key, value, is_causal=is_causal).transpose(1, 2).flatten(2)
 
 
 def untrained_attention(study: Study, drawn: Drawn, source: Generator) -> None:
     """More heads at one width and with one head size, without and with a causal mask."""
+    held = {
+        "one width": (f"a width of {drawn.width}", {heads: drawn.width // heads for heads in drawn.heads}),
+        "one head size": (f"heads of {drawn.size}", dict.fromkeys(drawn.heads_of_size, drawn.size)),
+    }
     lines = []
     for mask in ("bidirectional", "causal"):
-        for held in ("one width", "one head size"):
-            size_of = {heads: drawn.width // heads for heads in drawn.heads}
-            what = f"a width of {drawn.width}"
-            if held == "one head size":
-                size_of = dict.fromkeys(drawn.heads_of_size, drawn.size)
-                what = f"heads of {drawn.size}"
+        for name, (what, size_of) in held.items():
             kappas = {
                 heads: condition_numbers(
                     attention_outputs(drawn.tokens, drawn.width, heads, size, mask == "causal", drawn.draws, source)
@@ -230,10 +228,10 @@ def untrained_attention(study: Study, drawn: Drawn, source: Generator) -> None:
                 f"More heads improve the conditioning of attention: random weights, {mask}, {what}.",
                 f"κ is lower at each step to more heads in {most(drawn.draws)} of {drawn.draws} draws",
                 all(int((many < few).sum()) >= most(drawn.draws) for few, many in zip(each, each[1:])),
-                {f"median κ with {heads} heads": finite(found.median().item()) for heads, found in kappas.items()},
+                {f"median κ with {heads} heads": finite_or_none(k.median().item()) for heads, k in kappas.items()},
             )
             whole = {heads: found for heads, found in kappas.items() if found.isfinite().all()}
-            lines.append(line(f"{mask}, {held}", list(whole), list(whole.values())))
+            lines.append(line(f"{mask}, {name}", list(whole), list(whole.values())))
     study.plot("κ of the head outputs, random weights", "heads", "κ", lines, log="xy")
 
 
@@ -260,16 +258,14 @@ def random_orthogonal(like: Tensor, source: Generator) -> Tensor:
 
 def started(arm: str, weight: Tensor, source: Generator) -> Tensor:
     """W as an arm of ARMS has it."""
-    match arm:
-        case "W + 1·I":
-            return weight + torch.eye(*weight.shape)
-        case "W + 1·O":
-            return weight + random_orthogonal(weight, source)
-        case "W as large as W + 1·I":
-            return weight * ((weight + torch.eye(*weight.shape)).norm() / weight.norm())
-        case "O as large as W":
-            return random_orthogonal(weight, source) * weight.norm() / math.sqrt(min(weight.shape))
-    return weight
+    if arm == NONE:
+        return weight
+    if arm == ORTHOGONAL:
+        return random_orthogonal(weight, source) * weight.norm() / math.sqrt(min(weight.shape))
+    if arm == RANDOM:
+        return weight + random_orthogonal(weight, source)
+    moved = weight + torch.eye(*weight.shape)
+    return moved if arm == IDENTITY else weight * (moved.norm() / weight.norm())
 
 
 # Training. A run is decided by its settings and its seed, on one thread, and measured as it goes.
@@ -315,7 +311,6 @@ def held_out_rows(count: int, length: int) -> Tensor:
 
 @torch.no_grad()
 def look_at(model: LeanGPTForCausalLM, rows: Tensor, step: int) -> Look:
-    """What a run is at one step."""
     model.eval()
     loss = sum(model(input_ids=some, labels=some).loss.item() * len(some) for some in rows.split(32)) / len(rows)
     kappas = head_condition_numbers(model, input_ids=rows[:8])
@@ -327,18 +322,13 @@ def look_at(model: LeanGPTForCausalLM, rows: Tensor, step: int) -> Look:
 def new_model(one: Run) -> LeanGPTForCausalLM:
     """Before its first step; runs of one seed have the same weights before they are changed."""
     shape = one.shape
-    config = LeanGPTConfig(
-        vocab_size=BYTES,
+    config = byte_config(
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         head_dim=shape.head_size,
         intermediate_size=4 * shape.width,
         max_position_embeddings=shape.length,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        bos_token_id=None,
-        eos_token_id=None,
     )
     torch.manual_seed(one.seed)
     model = LeanGPTForCausalLM(config)
@@ -375,47 +365,28 @@ def train(one: Run, plan: TrainingPlan) -> list[Look]:
     return looks
 
 
-def run_all(runs: list[Run], plan: TrainingPlan, processes: int) -> dict[Run, list[Look]]:
-    """Every run, so many at a time, each in a process that starts anew; one process is this one."""
+def run_all(runs: list[Run], plan: TrainingPlan, each: Callable = map) -> dict[Run, list[Look]]:
+    """Every run, by `map` or that of a pool of processes."""
     found = {}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        each = (map if processes == 1 else pool.map)(train, runs, [plan] * len(runs))
-        for one, looks in zip(runs, each):
-            heads = f"{one.shape.heads} heads of {one.shape.head_size}"
-            print(f"{heads}, {one.arm}, rate {one.rate:g}, seed {one.seed}: loss {looks[-1].loss:.4f}", flush=True)
-            found[one] = looks
+    for one, looks in zip(runs, each(train, runs, [plan] * len(runs))):
+        heads = f"{one.shape.heads} heads of {one.shape.head_size}"
+        print(f"{heads}, {one.arm}, rate {one.rate:g}, seed {one.seed}: loss {looks[-1].loss:.4f}", flush=True)
+        found[one] = looks
     return found
 
 
-def tune(settings: Settings) -> dict[str, float]:
-    """The best rate of every arm, by shorter runs with seeds that are not reported.
-
-    Twice, where the best is the least or the greatest tried, half or double of it is tried, too. A loss that is not
-    finite is the last choice.
-    """
+def tuned_rate(settings: Settings, arm: str, each: Callable) -> float:
+    """The best rate of an arm, by shorter runs with seeds that are not reported."""
     plan = replace(settings.training, steps=settings.tuning_steps, looks=1)
-    due = {arm: list(settings.rates) for arm in ARMS}
-    losses: dict[str, dict[float, float]] = {arm: {} for arm in ARMS}
-    best: dict[str, float] = {}
-    for _ in range(3):
-        runs = [
-            Run(settings.shape, arm, rate, seed)
-            for arm, rates in due.items()
-            for rate in rates
-            for seed in settings.tuning_seeds
-        ]
-        found = run_all(runs, plan, settings.processes)
-        for arm, rates in due.items():
-            for rate in rates:
-                loss = fmean(looks[-1].loss for one, looks in found.items() if (one.arm, one.rate) == (arm, rate))
-                losses[arm][rate] = loss if math.isfinite(loss) else math.inf
-            best[arm] = min(losses[arm], key=losses[arm].__getitem__)
-        following = {arm: beyond(best[arm], losses[arm]) for arm in ARMS}
-        due = {arm: [rate] for arm, rate in following.items() if rate is not None}
-    return best
+
+    def loss_at(rate: float) -> float:
+        runs = [Run(settings.shape, arm, rate, seed) for seed in settings.tuning_seeds]
+        return fmean(looks[-1].loss for looks in run_all(runs, plan, each).values())
+
+    return best_rate(tune(loss_at, settings.rates, more=2))
 
 
-def trained_heads(study: Study, settings: Settings, looks: dict[Run, list[Look]], rate: float) -> None:
+def trained_heads(study: Study, settings: Settings, looks: dict[Run, list[Look]], rate: float, each: Callable) -> None:
     """Whether more heads lower κ through training: the unchanged start, with its own heads and with others."""
     shape = settings.shape
     for held in ("one width", "one head size"):
@@ -423,24 +394,24 @@ def trained_heads(study: Study, settings: Settings, looks: dict[Run, list[Look]]
         for heads in settings.heads:
             size = shape.width // heads if held == "one width" else shape.head_size
             shapes[heads] = replace(shape, heads=heads, head_size=size)
-        runs = [Run(each, NONE, rate, seed) for each in shapes.values() for seed in settings.heads_seeds]
-        looks |= run_all([one for one in runs if one not in looks], settings.training, settings.processes)
+        runs = [Run(one, NONE, rate, seed) for one in shapes.values() for seed in settings.heads_seeds]
+        looks |= run_all([one for one in runs if one not in looks], settings.training, each)
         ends = []
         numbers = {}
         for heads in sorted(shapes):
             found = [looks[one] for one in runs if one.shape.heads == heads]
-            start, end = (geometric_mean(each[place].kappa for each in found) for place in (0, -1))
+            start, end = (geometric_mean(seen[place].kappa for seen in found) for place in (0, -1))
             start, end = (kappa if kappa <= MOST_KAPPA else math.inf for kappa in (start, end))
             ends.append(end)
-            numbers[f"κ at the start, {heads} heads"] = finite(start)
-            numbers[f"κ at the end, {heads} heads"] = finite(end)
-            numbers[f"loss, {heads} heads"] = fmean(each[-1].loss for each in found)
+            numbers[f"κ at the start, {heads} heads"] = finite_or_none(start)
+            numbers[f"κ at the end, {heads} heads"] = finite_or_none(end)
+            numbers[f"loss, {heads} heads"] = fmean(seen[-1].loss for seen in found)
         study.add(
             "asked here, abstract, after training",
             f"More heads improve the conditioning of attention after training, too: causal, {held}.",
             "κ at the end, the geometric mean over layers and seeds, is lower at each step to more heads; one above "
             f"1/ε of float32, {MOST_KAPPA:.1g}, is rounding, and counts as the highest",
-            all(later < earlier for earlier, later in zip(ends, ends[1:])),
+            falls(ends),
             numbers,
         )
 
@@ -476,12 +447,11 @@ def finished_grids(study: Study) -> None:
         doubling.lower_end >= 0.9 * doubling.pairs if doubling.pairs else "not tested",
         doubling._asdict(),
     )
-    outcomes = []
-    numbers = {}
+    outcomes, numbers = [], {}
     for among, correlations in (("within a shape", conclusion.within), ("between shapes", conclusion.between)):
         for end, found in correlations.items():
             interval = found.interval
-            outcomes.append(by_interval(interval and (-interval[1], -interval[0])))
+            outcomes.append(by_interval(negated(interval)))
             numbers[f"{among}, κ at the {end}"] = found.value
             if interval:
                 numbers[f"{among}, κ at the {end}, low end"] = interval[0]
@@ -494,8 +464,7 @@ def finished_grids(study: Study) -> None:
         together(outcomes),
         numbers,
     )
-    outcomes = []
-    numbers = {}
+    outcomes, numbers = [], {}
     for pair in grid_pairs(is_twin):
         outcomes.append(kept_quality(pair))
         numbers |= pair.numbers(f"gain, {pair.metric}")

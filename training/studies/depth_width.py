@@ -11,11 +11,9 @@ bytes.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import fmean
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,18 +29,18 @@ from modeling_leaner.shapes import load_shape
 
 from ..data.builtin import python_docs
 from .study import (
-    BYTES,
-    FACTOR,
     Study,
     alike,
-    beyond,
+    best_rate,
     bigram_nats,
     by_interval,
     by_majority,
+    byte_config,
     grid_pairs,
     line,
     paired,
     together,
+    tune,
 )
 
 
@@ -56,7 +54,7 @@ class Training:
     batch: int = 16
     steps: int = 400
     tuning_steps: int = 100
-    rate: float = 1.6e-2  # the first that is tried
+    rate: float = 1.6e-2  # its half and its double are tried, too
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,6 @@ class Settings:
 
 
 def run(study: Study, settings: Settings) -> None:
-    """The whole study."""
     size(study)
     separation(study, settings)
     finished_grids(study)
@@ -96,16 +93,16 @@ def run(study: Study, settings: Settings) -> None:
 
 def size(study: Study) -> None:
     """N = 12·L·d² against this package's shapes."""
-    numbers = {}
-    off = []
+    numbers, off = {}, []
     for name in shape_names():
         config = load_shape(name)
-        width = config.hidden_size
-        inner = sum(config.heads_per_layer) * config.head_dim
-        is_usual = inner == width * config.num_hidden_layers and config.intermediate_size == 4 * width
+        layers, width = config.num_hidden_layers, config.hidden_size
+        is_usual = config.intermediate_size == 4 * width and (
+            sum(config.heads_per_layer) * config.head_dim == width * layers
+        )
         if is_usual and config.model_type == LeanGPTConfig.model_type:
             counted = config.count_parameters().without_embeddings
-            formula = 12 * config.num_hidden_layers * width**2
+            formula = 12 * layers * width**2
             numbers |= {f"{name}: counted": counted, f"{name}: 12·L·d²": formula}
             off.append(abs(formula / counted - 1))
     study.add(
@@ -198,7 +195,7 @@ def separation(study: Study, settings: Settings) -> None:
         named((1, width), (2, width)),
     )
     layers, width = max(
-        (layers, width) for layers, width in ranks if {(layers + 1, width), (layers, width + 1)} <= set(ranks)
+        (layers, width) for layers, width in ranks if {(layers + 1, width), (layers, width + 1)} <= {*ranks}
     )
     cases = (layers, width), (layers + 1, width), (layers, width + 1)
     start, deeper, wider = (math.log(ranks[case]) for case in cases)
@@ -226,38 +223,28 @@ def separation(study: Study, settings: Settings) -> None:
     study.plot("separation rank, attention without softmax", "width", "rank", by_depth, log="y")
 
 
-# The finished grids: eight layers against four.
-
-
 def is_same_but_for_layers(one: LeanConfig, other: LeanConfig) -> bool:
-    """Whether two shapes have all but their depth in common."""
     same_heads = {*one.heads_per_layer} == {*other.heads_per_layer}
     return alike(one, other, "head_dim") and same_heads and one.num_hidden_layers != other.num_hidden_layers
 
 
 def finished_grids(study: Study) -> None:
     """More layers of one width; they have twice the parameters outside embeddings."""
-    outcomes = []
-    numbers = {}
-    for pair in grid_pairs(is_same_but_for_layers):
-        deeper = pair if pair.shape.num_hidden_layers > pair.other.num_hidden_layers else pair.reversed
-        outcomes.append(by_interval(deeper.interval))
-        numbers |= deeper.numbers("gain of more layers")
+    pairs = list(grid_pairs(is_same_but_for_layers, more="num_hidden_layers"))
     study.add(
         "asked here, on the grids' data",
         "From about the floor on more layers of the same width still help: 8 against 4 of width 96, whose floor is "
         "4.2.",
         "better, with a 95 % interval over the seeds that excludes 0, in more than half of the grids; disagrees if "
         "worse in more than half",
-        by_majority(outcomes),
-        numbers,
+        by_majority([by_interval(pair.interval) for pair in pairs]),
+        {name: value for pair in pairs for name, value in pair.numbers("gain of more layers").items()},
     )
 
 
 # Small language models of many depths and widths, trained on prose that every Python has.
 
 HEAD_SIZE = 8
-MOST_RATES = 6
 TUNING_ROWS = 8  # one of so many batches of training text is kept for the choice of rates
 
 
@@ -276,69 +263,46 @@ class Cell:
         words = f"{self.layers}×{self.width}" + (", one layer shared" if self.shared else "")
         return words if self.input_rank is None else f"{words}, input of rank {self.input_rank}"
 
+    def config(self, length: int) -> LeanGPTConfig:
+        """Weights start from N(0, 1/width)."""
+        return byte_config(
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.width // HEAD_SIZE,
+            head_dim=HEAD_SIZE,
+            intermediate_size=self.mlp,
+            max_position_embeddings=length,
+            initializer_range=self.width**-0.5,
+        )
 
-class Text(NamedTuple):
-    """Rows (R, length + 1) of bytes: each but the first of a row is predicted from those before it in the row."""
-
-    train: Tensor
-    tuning: Tensor
-    test: Tensor
-
-
-def consecutive_rows(texts: list[str], length: int) -> Tensor:
-    """Texts end to end, a zero byte after each, cut into rows that share a byte with the next."""
-    data = ("\0".join(texts) + "\0").encode()
-    ids = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).astype(np.int64))
-    return ids.unfold(0, length + 1, length)
-
-
-def read_text(training: Training) -> Text:
-    """The text of the Python that runs."""
-    data = python_docs(training.text_bytes, training.holdout)
-    rows = consecutive_rows(data["train"]["text"], training.length)
-    is_tuning = torch.arange(len(rows)) // training.batch % TUNING_ROWS == TUNING_ROWS - 1
-    return Text(rows[~is_tuning], rows[is_tuning], consecutive_rows(data["test"]["text"], training.length))
-
-
-def config_of(cell: Cell, length: int) -> LeanGPTConfig:
-    """Weights start from N(0, 1/width), heads have 8 numbers, whatever the shape."""
-    heads = cell.width // HEAD_SIZE
-    return LeanGPTConfig(
-        hidden_size=cell.width,
-        num_hidden_layers=cell.layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=HEAD_SIZE,
-        intermediate_size=cell.mlp,
-        vocab_size=BYTES,
-        max_position_embeddings=length,
-        initializer_range=cell.width**-0.5,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        tie_word_embeddings=True,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-
-
-def body_parameters(cell: Cell) -> int:
-    """N, without embeddings, of layers that are not shared."""
-    return config_of(cell, 1).count_parameters().without_embeddings
+    @property
+    def parameters(self) -> int:
+        """Without embeddings, of layers that are not shared."""
+        return self.config(1).count_parameters().without_embeddings
 
 
 def cell_at(layers: int, width: int, parameters: int) -> Cell:
     """The shape whose MLP, about four widths, brings it nearest to so many parameters without embeddings."""
     usual = Cell(layers, width, 4 * width)
     per_unit = layers * (2 * width + 1)
-    return replace(usual, mlp=usual.mlp + round((parameters - body_parameters(usual)) / per_unit))
+    return replace(usual, mlp=usual.mlp + round((parameters - usual.parameters) / per_unit))
+
+
+def consecutive_rows(texts: list[str], length: int) -> Tensor:
+    """Texts end to end, a zero byte after each, cut into rows (R, length + 1) that share a byte with the next.
+
+    Each byte but the first of a row is predicted from those before it in the row.
+    """
+    data = ("\0".join(texts) + "\0").encode()
+    ids = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).astype(np.int64))
+    return ids.unfold(0, length + 1, length)
 
 
 def model_of(cell: Cell, length: int, seed: int) -> PreTrainedModel:
     """A new model in float32; a seed gives the same one whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = config_of(cell, length)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(cell.config(length), dtype=torch.float32, attn_implementation="sdpa")
     if cell.shared:
         model.model.layers = nn.ModuleList([model.model.layers[0]] * cell.layers)
     if cell.input_rank is not None:  # only so many random directions of the embedding go in, as large as all were
@@ -395,27 +359,6 @@ def held_out_loss(model: PreTrainedModel, rows: Tensor) -> float:
         return sum(loss_of(model, part).item() * len(part) for part in rows.split(256)) / len(rows)
 
 
-def tune(loss_at: Callable[[float], float], first: float) -> dict[float, float]:
-    """Losses by rate: the first, its half and its double, and on while the best lies at an edge, six at most.
-
-    A loss that is not finite counts as the worst.
-    """
-    losses: dict[float, float] = {}
-    due = [first / FACTOR, first, first * FACTOR]
-    while due and len(losses) < MOST_RATES:
-        for rate in due:
-            loss = loss_at(rate)
-            losses[rate] = loss if math.isfinite(loss) else math.inf
-        following = beyond(best_rate(losses), losses)
-        due = [] if following is None else [following]
-    return losses
-
-
-def best_rate(losses: dict[float, float]) -> float:
-    """The rate of the least loss."""
-    return min(losses, key=losses.__getitem__)
-
-
 @dataclass
 class Trained:
     """What training gives: held-out losses by cell, one of each seed; and the rates that were tried."""
@@ -438,9 +381,9 @@ class Trained:
     def mean(self, cell: Cell) -> float:
         return fmean(self.losses[cell])
 
-    def all_worse(self, cells: list[Cell], other: Cell) -> str:
-        """The verdict on the statement that the loss of each is greater than the other's, seed by seed."""
-        return together([by_interval(paired(self.losses[cell], self.losses[other])[1]) for cell in cells])
+    def is_worse(self, cell: Cell, other: Cell) -> str:
+        """The verdict on the statement that its loss is greater than the other's, seed by seed."""
+        return by_interval(paired(self.losses[cell], self.losses[other])[1])
 
     def numbers(self, cells: list[Cell]) -> dict[str, float]:
         """Of each seed."""
@@ -454,33 +397,44 @@ class Trained:
 def train_all(settings: Settings) -> Trained:
     """Every shape at its best rate, all of the size of the first; then variants of two, at the rates of these."""
     training = settings.training
-    text = read_text(training)
-    counted = text.train[: training.steps * training.batch]
+    data = python_docs(training.text_bytes, training.holdout)
+    rows = consecutive_rows(data["train"]["text"], training.length)
+    is_tuning = torch.arange(len(rows)) // training.batch % TUNING_ROWS == TUNING_ROWS - 1
+    rows, tuning = rows[~is_tuning], rows[is_tuning]
+    test = consecutive_rows(data["test"]["text"], training.length)
+    counted = rows[: training.steps * training.batch]
     nats = bigram_nats(counted[:, :-1].flatten(), counted[:, 1:].flatten())
-    trained = Trained(settings.seeds, nats[text.test[:, :-1], text.test[:, 1:]].mean().item())
-
-    def tuning_loss(cell: Cell, rate: float) -> float:
-        """On rows that are neither trained on nor reported."""
-        return held_out_loss(train(cell, rate, 0, training.tuning_steps, training.batch, text.train), text.tuning)
+    trained = Trained(settings.seeds, nats[test[:, :-1], test[:, 1:]].mean().item())
 
     def report(cell: Cell, rate: float) -> None:
         trained.losses[cell] = [
-            held_out_loss(train(cell, rate, seed, training.steps, training.batch, text.train), text.test)
+            held_out_loss(train(cell, rate, seed, training.steps, training.batch, rows), test)
             for seed in settings.seeds
         ]
         print(f"{cell.name} at rate {rate:g}: {trained.mean(cell):.4f} nats per byte", flush=True)
 
     (layers, width), *others = settings.shapes
     start = Cell(layers, width, 4 * width)
-    for cell in (start, *(cell_at(*shape, body_parameters(start)) for shape in others)):
-        trained.tried[cell] = tune(lambda rate, cell=cell: tuning_loss(cell, rate), training.rate)
+    for cell in (start, *(cell_at(*shape, start.parameters) for shape in others)):
+
+        def tuning_loss(rate: float, cell: Cell = cell) -> float:
+            return held_out_loss(train(cell, rate, 0, training.tuning_steps, training.batch, rows), tuning)
+
+        trained.tried[cell] = tune(tuning_loss, (training.rate / 2, training.rate, training.rate * 2), more=3)
         report(cell, best_rate(trained.tried[cell]))
     deep = trained.deep
-    report(replace(deep, shared=True), best_rate(trained.tried[deep]))
-    report(replace(deep, layers=1), best_rate(trained.tried[deep]))
-    for cell in (start, deep):
-        report(replace(cell, input_rank=settings.input_rank), best_rate(trained.tried[cell]))
+    for variant, like in (
+        (replace(deep, shared=True), deep),
+        (replace(deep, layers=1), deep),
+        (replace(start, input_rank=settings.input_rank), start),
+        (replace(deep, input_rank=settings.input_rank), deep),
+    ):
+        report(variant, best_rate(trained.tried[like]))
     return trained
+
+
+BY_AN_INTERVAL = "by a 95 % interval over the seeds that excludes 0; disagrees if "
+ALL_WORSE = f"greater {BY_AN_INTERVAL}that of one is less by such an interval"
 
 
 def floor_in_training(study: Study, trained: Trained) -> None:
@@ -490,11 +444,9 @@ def floor_in_training(study: Study, trained: Trained) -> None:
     best = min(above, key=trained.mean)
     study.add(
         "asked here, floor in training",
-        f"At N = {body_parameters(trained.plain[0]):,} shapes below their floor are worse than the best from the "
-        "floor on.",
-        "the loss of each is greater by a 95 % interval over the seeds that excludes 0; disagrees if that of one is "
-        "less by such an interval",
-        trained.all_worse(below, best),
+        f"At N = {trained.plain[0].parameters:,} shapes below their floor are worse than the best from the floor on.",
+        f"the loss of each is {ALL_WORSE}",
+        together([trained.is_worse(cell, best) for cell in below]),
         {"bigram": trained.bigram, **trained.numbers(trained.plain)},
     )
     study.add(
@@ -508,17 +460,15 @@ def floor_in_training(study: Study, trained: Trained) -> None:
 
 def law_and_flatness(study: Study, trained: Trained) -> None:
     """The fitted law far below the sizes of its fit; and whether the shape matters at all."""
-    size = body_parameters(trained.plain[0])
-    depth = advice.fitted_depth_of_size(size)
-    times = advice.fitted_parameters(advice.FIT_DEPTHS[0]) / size
     first, *deeper = trained.plain
+    depth = advice.fitted_depth_of_size(first.parameters)
+    times = advice.fitted_parameters(advice.FIT_DEPTHS[0]) / first.parameters
     study.add(
         "asked here, fitted law below its sizes",
-        f"The law also holds at N = {size:,}, {times:.0f} times below its fit, where it names {depth:.1f} layers: the "
-        "shallowest is best.",
-        "the loss of each deeper shape is greater by a 95 % interval over the seeds that excludes 0; disagrees if "
-        "that of one is less by such an interval",
-        trained.all_worse(deeper, first),
+        f"The law also holds at N = {first.parameters:,}, {times:.0f} times below its fit, where it names "
+        f"{depth:.1f} layers: the shallowest is best.",
+        f"the loss of each deeper shape is {ALL_WORSE}",
+        together([trained.is_worse(cell, first) for cell in deeper]),
         {"layers by the law": depth, **trained.numbers(trained.plain)},
     )
     gaps = {}
@@ -547,8 +497,7 @@ def variants(study: Study, trained: Trained) -> None:
         "Wies 2021 (2105.03928), abstract",
         "Where the width exceeds the rank of the input embedding, deepen rather than widen.",
         f"with the token embedding cut to rank {cut_wide.input_rank} the lead of {deep.name} over {wide.name} is "
-        "greater than with all of it, by a 95 % interval over the seeds that excludes 0; disagrees if it is less by "
-        "such an interval",
+        f"greater than with all of it, {BY_AN_INTERVAL}it is less by such an interval",
         by_interval(paired(gain_of_cut, gain)[1]),
         trained.numbers([wide, deep, cut_wide, cut_deep]),
     )
@@ -556,9 +505,8 @@ def variants(study: Study, trained: Trained) -> None:
     study.add(
         "asked here, floor in training",
         f"Depth helps without further parameters: one layer in {deep.layers} places is better than in one.",
-        "the loss is lower by a 95 % interval over the seeds that excludes 0; disagrees if it is greater by such an "
-        "interval",
-        by_interval(paired(trained.losses[single], trained.losses[shared])[1]),
+        f"the loss is lower {BY_AN_INTERVAL}it is greater by such an interval",
+        trained.is_worse(single, shared),
         trained.numbers([single, shared, deep]),
     )
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import one_hot
 
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.family import IMAGES
 from modeling_leaner.shapes import modality_of
 
-from .study import Study, alike, by_interval, by_majority, double_precision, grid_pairs, line
+from .study import Study, alike, by_interval, by_majority, double_precision, grid_pairs, line, negated
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,6 @@ MISSED = 0.01  # of the attention: less is as good as none
 
 
 def run(study: Study, settings: Settings) -> None:
-    """The whole study."""
     with double_precision():
         source = Generator().manual_seed(settings.seed)
         large_heads(study, settings, source)
@@ -91,16 +91,14 @@ def construct(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """
     width, size = x.shape[-2:]
     inverse = torch.linalg.pinv(x)
-    keys = torch.eye(width, size).expand(len(x), -1, -1)
     queries = torch.zeros(len(x), width, size)
     queries[:, :size] = math.sqrt(width) * target.log()
-    return keys @ inverse, queries @ inverse
+    return torch.eye(width, size) @ inverse, queries @ inverse
 
 
 def attention_of(x: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
     """Softmax[(W_k X)ᵀ(W_q X)/√d] over the columns, d the rows of W_k."""
-    scores = (keys @ x).transpose(-1, -2) @ (queries @ x)
-    return softmax_columns(scores / math.sqrt(keys.shape[-2]))
+    return softmax_columns((keys @ x).mT @ (queries @ x) / math.sqrt(keys.shape[-2]))
 
 
 def one_less(target: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,7 +108,7 @@ def one_less(target: Tensor) -> tuple[Tensor, Tensor]:
     """
     logits = target.log() - target.log()[:, :1]
     left = torch.eye(target.shape[-1])[:, 1:].expand(len(target), -1, -1)
-    return left, logits[:, 1:].transpose(-1, -2)
+    return left, logits[:, 1:].mT
 
 
 def large_heads(study: Study, settings: Settings, source: Generator) -> None:
@@ -133,7 +131,7 @@ def large_heads(study: Study, settings: Settings, source: Generator) -> None:
     for length in sorted({length for length, _ in settings.sizes}):
         target = random_targets(settings.draws, length, 3.0, source)
         left, right = one_less(target)
-        error = (softmax_columns(left @ right.transpose(-1, -2)) - target).abs().max().item()
+        error = (softmax_columns(left @ right.mT) - target).abs().max().item()
         errors[f"largest error, n = {length}, head size {length - 1}"] = error
     study.add(
         "derived here",
@@ -158,14 +156,13 @@ def joint_rank(values: Tensor, scores: Tensor) -> int:
     """
     width = values.shape[-1]
     together = torch.einsum("hoi,hkq->oqik", values, scores)
-    symmetric = (together + together.transpose(-1, -2)) / 2
-    return int(torch.linalg.matrix_rank(symmetric.reshape(width**2, width**2)))
+    return int(torch.linalg.matrix_rank(((together + together.mT) / 2).reshape(width**2, width**2)))
 
 
 def random_heads(heads: int, width: int, size: int, source: Generator) -> tuple[Tensor, Tensor]:
     """V_h and M_h (H, d, d) of random heads of a size: products of Gaussian matrices."""
     parts = torch.randn(4, heads, width, size, generator=source) / math.sqrt(width)
-    return parts[0] @ parts[1].transpose(-1, -2), parts[2] @ parts[3].transpose(-1, -2)
+    return parts[0] @ parts[1].mT, parts[2] @ parts[3].mT
 
 
 def expressive(study: Study, settings: Settings, source: Generator) -> None:
@@ -173,8 +170,7 @@ def expressive(study: Study, settings: Settings, source: Generator) -> None:
     ranks = {}
     agrees = True
     for width, heads, size in settings.joint:
-        fixed = joint_rank(*random_heads(heads, width, size, source))
-        usual = joint_rank(*random_heads(heads, width, width // heads, source))
+        fixed, usual = (joint_rank(*random_heads(heads, width, each, source)) for each in (size, width // heads))
         ranks[f"rank, width {width}, {heads} heads of {size}"] = fixed
         ranks[f"rank, width {width}, {heads} heads of {width // heads}"] = usual
         agrees &= fixed > usual and usual <= width * width // heads
@@ -195,9 +191,8 @@ def expressive(study: Study, settings: Settings, source: Generator) -> None:
 def permuted_targets(batch: int, size: int, share: float, source: Generator) -> Tensor:
     """Each query has `share` of its attention on one key, no two on the same, the rest evenly: (B, n, n)."""
     order = torch.rand(batch, size, generator=source).argsort(-1)
-    on_key = torch.nn.functional.one_hot(order, size).to(torch.get_default_dtype()).transpose(-1, -2)
     rest = (1 - share) / (size - 1)
-    return on_key * (share - rest) + rest
+    return one_hot(order, size).to(torch.get_default_dtype()).mT * (share - rest) + rest
 
 
 def off(found: Tensor, target: Tensor) -> Tensor:
@@ -213,24 +208,21 @@ def out_of_reach(x: Tensor, target: Tensor) -> Tensor:
     least squares problem, solved exactly.
     """
     size = x.shape[-1]
-    basis, _ = torch.linalg.qr(x.transpose(-1, -2))  # (B, n, d)
-    within = basis @ basis.transpose(-1, -2)
+    basis, _ = torch.linalg.qr(x.mT)  # (B, n, d)
+    within = basis @ basis.mT
     logs = target.log()
     ones = torch.ones(len(x), size, 1)
     seen = (ones * (within @ ones)).sum(-2, keepdim=True)  # 1ᵀ Π 1
     matrix = size * torch.eye(size) - seen * within
-    right = logs.transpose(-1, -2) @ ones - within @ logs.transpose(-1, -2) @ within @ ones
-    shifted = logs - ones @ torch.linalg.lstsq(matrix, right).solution.transpose(-1, -2)
+    right = logs.mT @ ones - within @ logs.mT @ within @ ones
+    shifted = logs - ones @ torch.linalg.lstsq(matrix, right).solution.mT
     rest = shifted - within @ shifted @ within
     centred = logs - logs.mean(-2, keepdim=True)
     return rest.flatten(1).norm(dim=1) / centred.flatten(1).norm(dim=1)
 
 
 def minimise(parameters: list[Tensor], logits: Callable[[], Tensor], target: Tensor, rounds: int) -> Tensor:
-    """Fits scores to P by the cross-entropy of its columns, all of the batch at once: the attention that was reached.
-
-    Raises ValueError if the fit is not finite.
-    """
+    """The attention that scores reach, fitted to P by the cross-entropy of its columns, all of the batch at once."""
     optimizer = torch.optim.LBFGS(
         parameters, max_iter=60, history_size=20, line_search_fn="strong_wolfe", tolerance_change=1e-12
     )
@@ -244,18 +236,15 @@ def minimise(parameters: list[Tensor], logits: Callable[[], Tensor], target: Ten
     for _ in range(rounds):
         optimizer.step(loss)
     with torch.no_grad():
-        found = softmax_columns(logits())
-    if not torch.isfinite(found).all():
-        raise ValueError("the fit of an attention matrix is not finite")
-    return found
+        return softmax_columns(logits())
 
 
 def fit_width(x: Tensor, target: Tensor, rounds: int) -> Tensor:
     """The best attention of a head as wide as the model, d < n, with scores Xᵀ M X: convex in M: (B, n, n)."""
-    basis, _ = torch.linalg.qr(x.transpose(-1, -2))
+    basis, _ = torch.linalg.qr(x.mT)
     width = basis.shape[-1]
     inner = torch.zeros(len(x), width, width, requires_grad=True)
-    return minimise([inner], lambda: basis @ inner @ basis.transpose(-1, -2), target, rounds)
+    return minimise([inner], lambda: basis @ inner @ basis.mT, target, rounds)
 
 
 def fit_head(target: Tensor, size: int, rounds: int, source: Generator) -> Tensor:
@@ -266,60 +255,59 @@ def fit_head(target: Tensor, size: int, rounds: int, source: Generator) -> Tenso
     logs = target.log()
     left, values, right = torch.linalg.svd(logs - logs.mean(-2, keepdim=True))
     root = values[:, None, :size].sqrt()
-    batch, length, _ = target.shape
     starts = (
-        (left[:, :, :size] * root, right.transpose(-1, -2)[:, :, :size] * root),
-        tuple(0.5 * torch.randn(2, batch, length, size, generator=source)),
+        (left[:, :, :size] * root, right.mT[:, :, :size] * root),
+        0.5 * torch.randn(2, len(target), target.shape[1], size, generator=source),
     )
     fits = []
     for start in starts:
         factors = [part.clone(memory_format=torch.contiguous_format).requires_grad_() for part in start]
-        fits.append(minimise(factors, lambda pair=factors: pair[0] @ pair[1].transpose(-1, -2), target, rounds))
+        fits.append(minimise(factors, lambda pair=factors: pair[0] @ pair[1].mT, target, rounds))
     better = off(fits[1], target) < off(fits[0], target)
     return torch.where(better[:, None, None], fits[1], fits[0])
 
 
 def small_heads(study: Study, settings: Settings, source: Generator) -> None:
     """Below the length n: what no head can have (exact), and what fits lose by width and by head size."""
+    count, length, rounds = settings.targets, settings.length, settings.rounds
     targets = {
-        f"softmax of N(0, {sharpness:g}²)": random_targets(settings.targets, settings.length, sharpness, source)
+        f"softmax of N(0, {sharpness:g}²)": random_targets(count, length, sharpness, source)
         for sharpness in settings.sharpness
     }
-    targets["0.99 on one key each"] = permuted_targets(settings.targets, settings.length, 0.99, source)
-    unreachable: dict[str, dict[int, float]] = {}
-    by_width: dict[str, list[Tensor]] = {}
-    by_head: dict[str, list[Tensor]] = {}
+    targets["0.99 on one key each"] = permuted_targets(count, length, 0.99, source)
+    unreachable: dict[str, list[float]] = {kind: [] for kind in targets}
+    by_width: dict[str, list[Tensor]] = {kind: [] for kind in targets}
+    by_head: dict[str, list[Tensor]] = {kind: [] for kind in targets}
     for kind, target in targets.items():
-        unreachable[kind], by_width[kind], by_head[kind] = {}, [], []
         for size in settings.limits:
-            x = torch.randn(settings.targets, size, settings.length, generator=source)
-            unreachable[kind][size] = out_of_reach(x, target).min().item()
-            by_width[kind].append(off(fit_width(x, target, settings.rounds), target))
-            by_head[kind].append(off(fit_head(target, size, settings.rounds, source), target))
+            x = torch.randn(count, size, length, generator=source)
+            unreachable[kind].append(out_of_reach(x, target).min().item())
+            by_width[kind].append(off(fit_width(x, target, rounds), target))
+            by_head[kind].append(off(fit_head(target, size, rounds, source), target))
+
+    def named(what: str, by_kind: dict[str, list[float]]) -> dict[str, float]:
+        return {
+            f"{what} {size}, {kind}": value
+            for kind, values in by_kind.items()
+            for size, value in zip(settings.limits, values)
+        }
+
     study.add(
         "theorem 1, d < n",
         "Below the length, d < n, there are X and P that no head can have.",
         f"for every d tried there is a P whose logarithm is further than {OUT:g} of its size from all scores (exact)",
-        max(min(least.values()) for least in unreachable.values()) > OUT,
-        {
-            f"least share out of reach, d = {size}, {kind}": share
-            for kind, least in unreachable.items()
-            for size, share in least.items()
-        },
+        max(map(min, unreachable.values())) > OUT,
+        named("least share out of reach, d =", unreachable),
     )
     means = {kind: [lost.mean().item() for lost in fits] for kind, fits in by_head.items()}
-    halves = sum(size <= settings.length // 2 for size in settings.limits)
+    halves = sum(size <= length // 2 for size in settings.limits)
     least = [min(lost[:halves]) for lost in means.values()]
-    numbers = {
-        f"mean attention elsewhere, head size {size}, {kind}": mean
-        for kind, lost in means.items()
-        for size, mean in zip(settings.limits, lost)
-    }
+    numbers = named("mean attention elsewhere, head size", means)
     study.add(
         "rank bottleneck",
         "A head smaller than the sequence is long is limited by its rank, however wide the model.",
         f"for some kind of matrix the best fit found misses more than {MISSED:.0%} of the attention with every head "
-        f"size up to half the length, {settings.length // 2}",
+        f"size up to half the length, {length // 2}",
         max(least) > MISSED,
         numbers,
     )
@@ -332,7 +320,7 @@ def small_heads(study: Study, settings: Settings, source: Generator) -> None:
     )
     for title, curves in (("width = head size = d, best fit (convex)", by_width), ("head size d, wide", by_head)):
         lines = [line(kind, settings.limits, lost) for kind, lost in curves.items()]
-        study.plot(f"{title}, n = {settings.length}", "d", "attention put elsewhere", lines)
+        study.plot(f"{title}, n = {length}", "d", "attention put elsewhere", lines)
 
 
 # The paper's tables: their parameters by this package's count; and what the finished grids have like them.
@@ -357,8 +345,7 @@ TABLES = {  # (width, heads, head size, FFN) → million parameters as printed; 
 
 def printed_parameters(study: Study) -> None:
     """Of LeanBERT with a head for masked tokens, 24 layers, the vocabulary of uncased BERT; without a pooler."""
-    numbers = {}
-    shares = []
+    numbers, shares = {}, []
     for (width, heads, size, ffn), printed in TABLES.items():
         config = LeanBERTConfig(
             hidden_size=width,
@@ -383,32 +370,23 @@ def printed_parameters(study: Study) -> None:
 
 
 def is_same_but_for_heads(one: LeanConfig, other: LeanConfig) -> bool:
-    """Whether two shapes have all but heads and head size in common, and so the same parameters."""
-    if not alike(one, other, "num_hidden_layers") or one.head_dim == other.head_dim:
-        return False
-    return one.count_parameters().total == other.count_parameters().total
-
-
-def is_text(grid: str, shape: LeanConfig) -> bool:
-    """Whether a grid reads real text; ListOps is made up."""
-    return modality_of(shape) is not IMAGES and not grid.startswith("listops")
+    """And so the same parameters."""
+    is_other_head = alike(one, other, "num_hidden_layers") and one.head_dim != other.head_dim
+    return is_other_head and one.count_parameters().total == other.count_parameters().total
 
 
 def finished_grids(study: Study) -> None:
-    """More and smaller heads at equal parameters."""
-    outcomes = []
-    numbers = {}
-    for pair in grid_pairs(is_same_but_for_heads):
-        if not is_text(pair.grid, pair.shape):
-            continue
-        more = pair if pair.shape.num_attention_heads > pair.other.num_attention_heads else pair.reversed
-        outcomes.append(by_interval(more.reversed.interval))
-        numbers |= more.numbers(f"gain of more heads, {more.metric}")
+    """More and smaller heads at equal parameters, on real text: ListOps is made up."""
+    pairs = [
+        pair
+        for pair in grid_pairs(is_same_but_for_heads, more="num_attention_heads")
+        if modality_of(pair.shape) is not IMAGES and not pair.grid.startswith("listops")
+    ]
     study.add(
         "asked here, as in the table of d = 1024, on other data",
         "At equal parameters more and smaller heads are worse, on real text.",
         "worse, with a 95 % interval over the seeds that excludes 0, in more than half of the grids of real text; "
         "disagrees if better in more than half",
-        by_majority(outcomes),
-        numbers,
+        by_majority([by_interval(negated(pair.interval)) for pair in pairs]),
+        {name: value for pair in pairs for name, value in pair.numbers(f"gain of more heads, {pair.metric}").items()},
     )

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import read_json, whole_folder, write_bytes, write_json
 from modeling_leaner.shapes import load_config
@@ -24,16 +25,14 @@ from modeling_leaner.shapes import load_config
 from ..running.results import code_commit, environment, machine_name
 
 
-STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")
 GRIDS_FOLDER = Path("model_cards/grids")  # of the working folder
 FACTOR = 2.0  # between learning rates that are tried
 BYTES = 256  # the vocabulary of a text of bytes
-SMOOTHING = 0.1  # added to every count of a bigram
-WIDTHS = ("hidden_size", "intermediate_size")
 SHOWN = 6  # numbers of a statement that the page has; results.json has all
 
 Outcome = Literal["agrees", "disagrees", "undecided", "not tested"]
 """Undecided: tested, and the numbers show neither that it holds nor that it does not."""
+Numbers = dict[str, Any]
 
 
 class Study:
@@ -43,7 +42,7 @@ class Study:
         self.statements: list[dict[str, Any]] = []
         self.panels: list[dict[str, Any]] = []
 
-    def add(self, source: str, statement: str, rule: str, verdict: bool | Outcome, numbers: dict[str, Any]) -> None:
+    def add(self, source: str, statement: str, rule: str, verdict: bool | Outcome, numbers: Numbers) -> None:
         """Adds a statement, and prints its verdict.
 
         Args:
@@ -91,8 +90,7 @@ def run_study(name: str, is_quick: bool, output: Path) -> None:
         print("--quick checks the code: its verdicts do not count.")
 
 
-def in_words(numbers: dict[str, Any]) -> str:
-    """The first numbers of a statement."""
+def in_words(numbers: Numbers) -> str:
     words = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in numbers.items()]
     return "; ".join(words[:SHOWN]) + ("; …" if len(words) > SHOWN else "")
 
@@ -122,8 +120,7 @@ def draw(panels: list[dict[str, Any]], path: Path) -> None:
         for each in panel["lines"]:
             (drawn,) = axis.plot(each["x"], each["y"], ".-", label=each["label"], linewidth=1.2)
             axis.fill_between(each["x"], each["low"], each["high"], color=drawn.get_color(), alpha=0.15)
-        axis.set(xlabel=panel["x"], ylabel=panel["y"])
-        axis.set(**{f"{name}scale": "log" for name in panel["log"]})
+        axis.set(xlabel=panel["x"], ylabel=panel["y"], **{f"{name}scale": "log" for name in panel["log"]})
         axis.set_title(panel["title"], fontsize=9)
         axis.legend(fontsize=7)
     for axis in axes[len(panels) :]:
@@ -167,6 +164,11 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
+def falls(values: Sequence[float]) -> bool:
+    """Whether each is below the one before."""
+    return all(later < earlier for earlier, later in zip(values, values[1:]))
+
+
 def most(trials: int) -> int:
     """How many of the trials are most of them: four of five, and all of fewer than five."""
     return max(trials - trials // 5, 1)
@@ -177,6 +179,11 @@ def by_interval(interval: Sequence[float] | None) -> Outcome:
     if interval is None or interval[0] <= 0 <= interval[1]:
         return "undecided"
     return "agrees" if interval[0] > 0 else "disagrees"
+
+
+def negated(interval: Sequence[float] | None) -> tuple[float, float] | None:
+    """Of the opposite effect."""
+    return None if interval is None else (-interval[1], -interval[0])
 
 
 def together(outcomes: Collection[Outcome]) -> Outcome:
@@ -192,10 +199,8 @@ def by_majority(outcomes: Sequence[Outcome]) -> Outcome:
     """What more than half are; else undecided."""
     if not outcomes:
         return "not tested"
-    for outcome in ("agrees", "disagrees"):
-        if outcomes.count(outcome) > len(outcomes) / 2:
-            return outcome
-    return "undecided"
+    above_half = [each for each in ("agrees", "disagrees") if outcomes.count(each) > len(outcomes) / 2]
+    return above_half[0] if above_half else "undecided"
 
 
 def paired(values: Sequence[float], others: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
@@ -209,11 +214,34 @@ def paired(values: Sequence[float], others: Sequence[float]) -> tuple[float, tup
     return float(differences.mean()), (float(low), float(high))
 
 
-def beyond(best: float, tried: Collection[float]) -> float | None:
-    """The next rate if the best is the least or the greatest of those tried; None if it lies between others."""
-    if best == min(tried):
-        return best / FACTOR
-    return best * FACTOR if best == max(tried) else None
+# Small language models of bytes.
+
+
+def byte_config(**sizes: Any) -> LeanGPTConfig:
+    """Without dropout, which would hide small differences."""
+    drops = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return LeanGPTConfig(vocab_size=BYTES, bos_token_id=None, eos_token_id=None, **drops, **sizes)
+
+
+def tune(loss_at: Callable[[float], float], rates: Sequence[float], more: int) -> dict[float, float]:
+    """Losses by learning rate: of all `rates`, and on while the best lies at an edge, at most so many more.
+
+    A loss that is not finite counts as the worst.
+    """
+    losses: dict[float, float] = {}
+    due = list(rates)
+    while due and len(losses) < len(rates) + more:
+        for rate in due:
+            loss = loss_at(rate)
+            losses[rate] = loss if math.isfinite(loss) else math.inf
+        best = best_rate(losses)
+        beyond = {min(losses): best / FACTOR, max(losses): best * FACTOR}
+        due = [beyond[best]] if best in beyond else []
+    return losses
+
+
+def best_rate(losses: dict[float, float]) -> float:
+    return min(losses, key=losses.__getitem__)
 
 
 def bigram_nats(before: Tensor, after: Tensor) -> Tensor:
@@ -222,7 +250,7 @@ def bigram_nats(before: Tensor, after: Tensor) -> Tensor:
     Args:
         before, after: (N) int64, the bytes of a text and those that follow them.
     """
-    counts = torch.bincount(before * BYTES + after, minlength=BYTES**2).view(BYTES, BYTES).double() + SMOOTHING
+    counts = torch.bincount(before * BYTES + after, minlength=BYTES**2).view(BYTES, BYTES).double() + 0.1  # smoothed
     return -(counts / counts.sum(dim=1, keepdim=True)).log()
 
 
@@ -245,12 +273,6 @@ class GridPair:
     share: float
 
     @property
-    def reversed(self) -> "GridPair":
-        """The other against the shape."""
-        low, high = self.interval
-        return GridPair(self.grid, self.metric, self.shape, self.other, -self.gain, (-high, -low), 1 / self.share)
-
-    @property
     def name(self) -> str:
         """The grid with both shapes, layers × heads × head size: a grid may have several pairs."""
         shapes = (f"{c.num_hidden_layers}×{c.num_attention_heads}×{c.head_dim}" for c in (self.other, self.shape))
@@ -262,25 +284,29 @@ class GridPair:
         return {f"{self.name}: {name}": self.gain, f"{self.name}: low end": low, f"{self.name}: high end": high}
 
 
-def grid_pairs(is_pair: Callable[[LeanConfig, LeanConfig], bool], grids: Path = GRIDS_FOLDER) -> Iterator[GridPair]:
+def grid_pairs(is_pair: Callable[[LeanConfig, LeanConfig], bool], more: str | None = None) -> Iterator[GridPair]:
     """The shapes of all grids for which `is_pair(shape, baseline)` holds, against the baseline, over several seeds.
 
-    Not of grids whose shapes are cuts of a trained model: what they compare did not begin alike.
+    With `more` it is the one with more of that key against the one with less. Not of grids whose shapes are cuts of a
+    trained model: what they compare did not begin alike.
     """
-    for path in sorted(grids.glob("*/summary.json")):
+    for path in sorted(GRIDS_FOLDER.glob("*/summary.json")):
         summary = read_json(path)
-        if summary["cuts"]:
-            continue
-        sign = 1 if summary["higher_is_better"] else -1
-        baseline = load_config(summary["baseline"])
-        for cell in summary["shapes"]:
-            shape = load_config(cell["shape"])
-            if cell["interval"] is not None and is_pair(shape, baseline):
-                low, high = sorted(sign * value for value in cell["interval"])
-                gain, share = sign * cell["difference"], cell["parameters_over_baseline"]
-                yield GridPair(path.parent.name, summary["metric"], baseline, shape, gain, (low, high), share)
+        for cell in [] if summary["cuts"] else summary["shapes"]:
+            shape, other = load_config(cell["shape"]), load_config(summary["baseline"])
+            if cell["interval"] is None or not is_pair(shape, other):
+                continue
+            sign = 1 if summary["higher_is_better"] else -1
+            share = cell["parameters_over_baseline"]
+            if more is not None and getattr(shape, more) < getattr(other, more):
+                shape, other, sign, share = other, shape, -sign, 1 / share
+            low, high = sorted(sign * value for value in cell["interval"])
+            yield GridPair(
+                path.parent.name, summary["metric"], other, shape, sign * cell["difference"], (low, high), share
+            )
 
 
 def alike(one: LeanConfig, other: LeanConfig, *names: str) -> bool:
     """Whether two shapes of one family agree in width, MLP and these keys."""
-    return all(getattr(one, name) == getattr(other, name) for name in ("model_type", *WIDTHS, *names))
+    keys = ("model_type", "hidden_size", "intermediate_size", *names)
+    return all(getattr(one, name) == getattr(other, name) for name in keys)
