@@ -182,9 +182,9 @@ class TestDepthWidth:
 
     @pytest.mark.parametrize(("best", "tried"), [(0, 3), (1, 4), (-2, 5), (9, 6)])
     def test_tuning_goes_on_at_an_edge(self, best, tried):
-        losses = depth_width.tune(lambda rate: abs(math.log2(rate) - best), 1.0)
-        assert len(losses) == tried and depth_width.best_rate(losses) == 2.0 ** min(best, 4)
-        assert set(depth_width.tune(lambda rate: math.nan if rate < 1 else rate, 1.0)) == {0.5, 1, 2}
+        losses = study.tune(lambda rate: abs(math.log2(rate) - best), (0.5, 1, 2), more=3)
+        assert len(losses) == tried and study.best_rate(losses) == 2.0 ** min(best, 4)
+        assert set(study.tune(lambda rate: math.nan if rate < 1 else rate, (0.5, 1, 2), more=3)) == {0.5, 1, 2}
 
     @pytest.mark.parametrize(
         ("wide", "deep", "deeper", "cut", "shared", "expected"),
@@ -231,7 +231,7 @@ class TestConditioning:
     def test_a_run_is_its_settings_and_its_seed(self):
         """Runs of one seed differ in the queries, keys and values of their start alone."""
         runs = [conditioning.Run(self.SHAPE, arm, 2e-3, seed) for arm, seed in ((NONE, 1), (IDENTITY, 1), (NONE, 2))]
-        once, again = (conditioning.run_all(runs, self.PLAN, 1) for _ in range(2))
+        once, again = (conditioning.run_all(runs, self.PLAN) for _ in range(2))
         assert once == again and len({looks[0].loss for looks in once.values()}) == 3
         assert [look.step for look in once[runs[0]]] == [0, 2, 4]
         weights = [dict(conditioning.new_model(one).named_parameters()) for one in runs[:2]]
@@ -296,7 +296,7 @@ class TestOutcomes:
 
 class TestStudies:
     @pytest.mark.parametrize(
-        "name", ["low-rank", *(pytest.param(name, marks=pytest.mark.full) for name in study.STUDIES[:3])]
+        "name", ["low-rank", *(pytest.param(name, marks=pytest.mark.full) for name in get_args(commands.Study)[:3])]
     )
     def test_quick(self, name, tmp_path, monkeypatch):
         monkeypatch.chdir(CLONE)
@@ -315,8 +315,7 @@ class TestStudies:
         assert list(tmp_path.iterdir()) == []
 
     def test_the_command_knows_every_study(self):
-        assert get_args(commands.Study) == study.STUDIES
-        assert sorted(path.name for path in KEPT.iterdir()) == sorted(study.STUDIES)
+        assert sorted(path.name for path in KEPT.iterdir()) == sorted(get_args(commands.Study))
 
     @pytest.mark.parametrize(
         ("name", "parts"),
