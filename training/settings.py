@@ -76,7 +76,7 @@ class RecipeArguments(TrainingArguments):
     restart: bool = option(False, "with resume: begin again where every checkpoint is damaged")
     hardware: Literal["auto", "cpu", "gpu"] = option("auto", "auto takes a GPU where there is one")
     task: Literal[TASK_NAMES] | None = option(None, f"one of {', '.join(TASK_NAMES)}")
-    metric: str | None = option(None, "the metric that counts; left out, the task's")
+    metric: str | None = option(None, "the metric that counts [default: the task's]")
 
     # Data
     dataset: str | None = option(None, "Hub id, or a built-in set: digits, python-docs, listops, listops-short")
@@ -92,18 +92,20 @@ class RecipeArguments(TrainingArguments):
     tuning_holdout: int = option(0, "evaluate on other rows taken out of the training split, to choose settings by")
     max_train_rows: int | None = option(None, "use only the first rows of the training split")
     max_eval_rows: int | None = option(None, "use only the first rows of the evaluation split")
-    test_trees: int | None = option(None, "listops, listops-short: expressions to test on; left out, 2,000")
-    preprocessing_workers: int | None = option(None, "processes that prepare data; left out, the cores, at most 8")
-    image_column: str | None = option(None, "left out, the only image column")
-    label_column: str | None = option(None, "left out, label, labels or fine_label")
-    text_column: str | None = option(None, "left out, text, sentence, sentence1, question, premise or the only one")
+    test_trees: int | None = option(None, "listops, listops-short: expressions to test on [default: 2,000]")
+    preprocessing_workers: int | None = option(None, "processes that prepare data [default: the cores, at most 8]")
+    image_column: str | None = option(None, "column of the images [default: the only one]")
+    label_column: str | None = option(None, "column of the labels [default: label, labels or fine_label]")
+    text_column: str | None = option(
+        None, "column of the texts [default: text, sentence, sentence1, question, premise or the only one]"
+    )
     text_pair_column: str | None = option(None, "second text of a pair")
 
     # Text
     tokenizer: str | None = option(
         None, "byte-bpe, wordpiece, bytes or words: trained here; or a folder or Hub id. A checkpoint keeps its own"
     )
-    max_length: int | None = option(None, "tokens of a row; left out, the tokenizer's own length, or all positions")
+    max_length: int | None = option(None, "tokens of a row [default: the tokenizer's own length, or all positions]")
     truncation: bool = option(False, "cut longer texts instead of refusing them")
     mask_fraction: float = option(0.15, "masked-lm: share of the tokens to predict")
     whole_word_masking: bool = option(False, "masked-lm: mask all pieces of a word together")
@@ -119,13 +121,13 @@ class RecipeArguments(TrainingArguments):
     distill_top_k: int = option(32, "language models: logits kept for a token; the others count as one")
     distill_layers: list[int] = field(
         default_factory=list,
-        metadata={"help": "the teacher's layer for each of the student's, from 0; left out, as cut, or evenly"},
+        metadata={"help": "the teacher's layer for each of the student's, from 0 [default: as cut, or evenly]"},
     )
     vector_loss: Literal["cosine", "squared_error"] = option("cosine", "embedding: distance to the teacher's vectors")
 
     # Images
-    image_size: int | None = option(None, "pixels of an image's side for a new model; left out, the shape's")
-    train_resize: int | None = option(None, "resize to this before the random crop; left out, the image size")
+    image_size: int | None = option(None, "pixels of an image's side for a new model [default: the shape's]")
+    train_resize: int | None = option(None, "resize to this before the random crop [default: the image size]")
     crop_padding: int = option(0, "random crop from an image padded by so many pixels on each side")
     horizontal_flip: bool = option(False, "mirror half of the training images")
     mixup_alpha: float = option(0.0, "mixup (Zhang et al. 2018, arXiv 1710.09412); 0 is off")

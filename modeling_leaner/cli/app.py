@@ -32,6 +32,7 @@ HELP = """Prune, convert, train and publish LeanBERT, LeanViT and LeanGPT models
 
 Start with `leaner slim --help` or `leaner plan --help`. Options may be written --two-words or --two_words."""
 
+Family = Literal["vit", "bert", "gpt"]
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -61,7 +62,7 @@ def main(
 
 @app.command(cls=Command)
 def shapes(
-    family: Annotated[Literal["vit", "bert", "gpt"] | None, Option(help="Only one family.")] = None,
+    family: Annotated[Family | None, Option(help="Only one family.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the named shapes with their parameters and costs.
@@ -82,18 +83,12 @@ def shapes(
 @app.command(cls=Command)
 def plan(
     context: typer.Context,
-    family: Annotated[
-        Literal["vit", "bert", "gpt"] | None, Option(help="Model family; not needed with --like.")
-    ] = None,
+    family: Annotated[Family | None, Option(help="Model family; not needed with --like.")] = None,
     params: Annotated[str | None, Option(help="Number of parameters to reach, such as 30M.")] = None,
     flops: Annotated[str | None, Option(help="Maximum forward FLOPs per token or image, such as 5G.")] = None,
     memory: Annotated[str | None, Option(help="Maximum memory of a training step, such as 8GB.")] = None,
-    latency: Annotated[
-        str | None, Option(help="Maximum time per item, measured on this machine, such as 5ms.")
-    ] = None,
-    like: Annotated[
-        str | None, Option(help="Starting point: a shape, config file, folder or Hub id.", callback=named)
-    ] = None,
+    latency: Annotated[str | None, Option(help="Maximum time per item on this machine, such as 5ms.")] = None,
+    like: Annotated[str | None, Option(help="Starting point: shape, file, folder or Hub id.", callback=named)] = None,
     layers: Annotated[int | None, Option(help="Fix the number of layers.")] = None,
     width: Annotated[int | None, Option(help="Fix the width.")] = None,
     heads: Annotated[int | None, Option(help="Fix the number of heads.")] = None,
@@ -104,9 +99,7 @@ def plan(
     patch_size: Annotated[int | None, Option(help="Patch size in pixels (vit).")] = None,
     vocab_size: Annotated[int | None, Option(help="Vocabulary size (text).")] = None,
     batch: Annotated[int, Option(min=1, max=2**24, help="Batch size of a training step.")] = 8,
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"], Option(help="Data type of weights and states.")
-    ] = "float32",
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Of weights and states.")] = "float32",
     attention: Annotated[Literal["lean", "sdpa", "eager"], Option(help="Attention implementation.")] = "lean",
     device: Annotated[Literal["cpu", "gpu"], Option(help="Device of a training step.")] = "cpu",
     measure: Annotated[bool, Option("--measure", help="Measure time and memory on this machine.")] = False,
@@ -130,9 +123,7 @@ def plan(
 def convert(
     source: Trained,
     output: NewFolder,
-    ignore: Annotated[
-        list[str] | None, Option(help="Pattern of tensors that may be missing or left over, as 'cls.*'.")
-    ] = None,
+    ignore: Annotated[list[str] | None, Option(help="Pattern of tensors that may be missing, as 'cls.*'.")] = None,
 ) -> None:
     """Convert a transformers checkpoint exactly to Lean, or back.
 
@@ -152,23 +143,16 @@ def slim(
     context: typer.Context,
     source: Trained,
     output: NewFolder,
-    data: Annotated[
-        list[str],
-        Option(metavar="PATH ...", help="Texts or images like those that the model will read; no labels needed."),
-    ],
+    data: Annotated[list[str], Option(metavar="PATH ...", help="Texts or images like the model's; no labels needed.")],
     speedup: Annotated[float | None, Option(help="How many times as fast on this machine, such as 2.")] = None,
-    keep: Annotated[
-        float | None, Option(min=0, max=1, help="Exit with 3 if less of the quality is kept, such as 0.99.")
-    ] = None,
+    keep: Annotated[float | None, Option(min=0, max=1, help="Exit with 3 below this quality, as 0.99.")] = None,
     minutes: Annotated[float, Option(min=0.01, help="Longest training.")] = 60,
     column: Annotated[
         str | None, Option(help="Column to read.", show_default="text, sentence, or the only one")
     ] = None,
     label_column: Annotated[str | None, Option(help="Column of classes; a classifier learns from it, too.")] = None,
     layers: Annotated[int | None, Option(help="Number of layers to keep, instead of --speedup.")] = None,
-    keep_layers: Annotated[
-        str | None, Option(help="Layers to keep, counted from 0, as 0,4,5.", callback=layer_numbers)
-    ] = None,
+    keep_layers: Annotated[str | None, Option(help="Layers to keep, such as 0,4,5.", callback=layer_numbers)] = None,
     heads: Annotated[int | None, Option(help="Heads per layer; more than there are start with no effect.")] = None,
     total_heads: Annotated[int | None, Option(help="Heads over all layers together.")] = None,
     intermediate_size: Annotated[int | None, Option(help="Neurons per MLP.")] = None,

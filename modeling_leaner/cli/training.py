@@ -85,9 +85,7 @@ def train(
     ] = None,
     data_files: DataFiles = None,
     resume: Annotated[bool, Option("--resume", help="Continue from the last whole checkpoint.")] = False,
-    restart: Annotated[
-        bool, Option("--restart", help="With --resume: begin again if every checkpoint is damaged.")
-    ] = False,
+    restart: Annotated[bool, Option("--restart", help="With --resume: begin anew if no checkpoint is whole.")] = False,
 ) -> None:
     """Train a shape by a recipe.
 
@@ -170,9 +168,7 @@ def tokenizer(
     split: Split = "train",
     text_column: TextColumn = None,
     max_rows: MaxRows = None,
-    streaming: Annotated[
-        bool, Option("--streaming", help="Read as a stream, without preparing a copy on disk.")
-    ] = False,
+    streaming: Annotated[bool, Option("--streaming", help="Read without preparing a copy on disk.")] = False,
 ) -> None:
     """Train a tokenizer on a column of text.
 
@@ -224,16 +220,14 @@ def sweep(
         Option(help="Folder of the runs; in a new one all are trained again.", show_default="the grid's"),
     ] = None,
     summary: Annotated[bool, Option("--summary", help="Only summarise the runs that are there.")] = False,
-    engine: Annotated[
-        Literal["processes", "ray"],
-        Option(help="Processes of this machine, or a Ray cluster."),
-    ] = "processes",
+    engine: Annotated[Literal["processes", "ray"], Option(help="This machine, or a Ray cluster.")] = "processes",
 ) -> None:
     """Train a grid of shapes, seeds and rates; compare the shapes.
 
     Example: leaner sweep my-grid.yaml --jobs 2
     """
     with slow_imports():
+        from ..training.experiments.grid import load_grid
         from ..training.experiments.sweep import sweep as run_grid
     try:
         finished = run_grid(grid, jobs, data_files or [], output_dir, summary, engine)
@@ -242,6 +236,8 @@ def sweep(
         raise typer.Exit(INTERRUPTED) from None
     if not finished:
         raise typer.Exit(1)
+    if load_grid(grid).publish:
+        typer.echo(f"Next: leaner publish {grid}", err=True)
 
 
 @commands.command(cls=Command, rich_help_panel=RESEARCH)
@@ -254,16 +250,11 @@ def bench(
             help="Shapes, folders or Hub ids to time against each other (inference, without heads), or one grid file.",
         ),
     ] = None,
-    shapes: Annotated[
-        list[str], Option(metavar="SHAPE ...", help="Shapes to time against transformers and timm.")
-    ] = BENCH_SHAPES,
+    shapes: Annotated[list[str], Option(metavar="SHAPE ...", help="Shapes to time.")] = BENCH_SHAPES,
     layers: Sizes = None,
     heads: Sizes = None,
     head_dim: Sizes = None,
-    phases: Annotated[
-        list[Phase],
-        Option(metavar="PHASE ...", help="training, inference, decoding (LeanGPT only)."),
-    ] = ALL_PHASES,
+    phases: Annotated[list[Phase], Option(metavar="PHASE ...", help="decoding: LeanGPT only.")] = ALL_PHASES,
     dtypes: Annotated[
         list[Dtype] | None,
         Option(
@@ -337,9 +328,7 @@ def publish(
         ),
     ] = None,
     name: Annotated[str | None, Option(help="Of a RUN: its folder in model_cards/.")] = None,
-    parent: Annotated[
-        str | None, Option(help="Of a RUN: folder or Hub id of the encoder that was cut.", callback=trained)
-    ] = None,
+    parent: Annotated[str | None, Option(help="Of a RUN: the encoder that was cut.", callback=trained)] = None,
     base_model: Annotated[str | None, Option(help="Hub id of a --parent that is a folder.")] = None,
     texts: Annotated[str | None, Option(help="Of a RUN: sources of its sentences, for the card.")] = None,
     data_files: DataFiles = None,
@@ -398,19 +387,15 @@ def verify(
     with slow_imports():
         from ..training.publishing.verify import verify_all
     verify_all(folders or [], data_files or [], short)
+    typer.echo("Next: leaner push FOLDER OWNER/NAME", err=True)
 
 
 @commands.command(cls=Command)
 def push(
     context: typer.Context,
-    folder: Annotated[
-        Path | None,
-        Argument(help="Folder of a model, such as a run or what leaner slim wrote.", callback=existing),
-    ] = None,
+    folder: Annotated[Path | None, Argument(help="A model, such as a run or slim's OUT.", callback=existing)] = None,
     repository: Annotated[str | None, Argument(metavar="OWNER/NAME", help="Repository on the Hub.")] = None,
-    every: Annotated[
-        str | None, Option("--all", metavar="OWNER", help="Every folder of model_cards/, and a collection.")
-    ] = None,
+    every: Annotated[str | None, Option("--all", metavar="OWNER", help="Every folder of model_cards/.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only list what would change.")] = False,
     private: Annotated[bool | None, Option("--private", help="Create the repository as a private one.")] = None,
     revision: Annotated[str | None, Option(help="Branch; created if it does not exist.", show_default="main")] = None,
@@ -430,3 +415,5 @@ def push(
         push_all(every, dry_run, private, revision)
     else:
         push_folder(folder, repository, dry_run, private, revision)
+    if dry_run:
+        typer.echo("Next: the same command without --dry-run")
