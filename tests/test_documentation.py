@@ -239,7 +239,7 @@ def test_the_folders_that_the_pages_write_are_apart():
 
 
 def test_commands_named_in_the_text_exist():
-    names = {name for path in PAGES for name in re.findall(r"`leaner ([a-z-]+)", path.read_text())}
+    names = {name for path in PAGES for name in re.findall(r"`leaner ([a-z][a-z-]*)", path.read_text())}
     assert names and names <= get_command(app).commands.keys()
 
 
