@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from modeling_leaner.training.publishing.folders import read_run
 from modeling_leaner.training.records import Guess
-from modeling_leaner.training.running.card import plot, task_snippet, write_run_card
+from modeling_leaner.training.running.card import plot, snippet, write_run_card
 from modeling_leaner.training.running.loading import started_from
 from modeling_leaner.training.running.results import environment, git_commit, peak_memory_bytes
 from modeling_leaner.training.settings import TASK_NAMES, parse
@@ -292,9 +292,10 @@ def test_a_card_prints_the_number_of_a_regression(task):
     """Of texts and of images alike; of classes it prints the name."""
     numbers = SimpleNamespace(problem_type="regression", num_channels=1)
     classes = SimpleNamespace(problem_type="single_label_classification", num_channels=1)
-    code = task_snippet(task, "LeanForIt", numbers, "folder")
+    results = SimpleNamespace(task=task, architecture="LeanForIt", dataset="mine")
+    code = snippet(results, numbers, "folder")
     assert code.splitlines()[-1] == "print(logits.item())"
-    other = task_snippet(task, "LeanForIt", classes, "folder")
+    other = snippet(results, classes, "folder")
     assert other.splitlines()[-1] == "print(model.config.id2label[logits.argmax().item()])"
     assert code.splitlines()[:-1] == other.splitlines()[:-1]
 

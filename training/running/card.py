@@ -211,9 +211,7 @@ EXAMPLES = {  # dataset → an input of its kind
     "roneneldan/TinyStories": "Once upon a time there was a little dog",
     "python-docs": "Return the",
 }
-DEFAULT_EXAMPLE = "The city is the capital of the country"
 A_CLASS = "model.config.id2label[logits.argmax().item()]"
-A_NUMBER = "logits.item()"
 
 LOAD_TEXT = """\
 from transformers import {auto}, AutoTokenizer
@@ -278,20 +276,12 @@ def auto_class(architecture: str) -> str:
 
 def snippet(results: RunResults, config: PreTrainedConfig, where: str) -> str:
     """Python that ends by printing a prediction; `where` is the Hub id or folder of the model."""
-    example = EXAMPLES.get(results.dataset, DEFAULT_EXAMPLE)
-    return task_snippet(results.task, results.architecture, config, where, example)
-
-
-def task_snippet(
-    task: str, architecture: str, config: PreTrainedConfig, where: str, example: str = DEFAULT_EXAMPLE
-) -> str:
-    """As `snippet`, of a model class with the head of a task; `example` is the input if that is a text."""
-    return SNIPPETS[task].format(
-        auto=auto_class(architecture),
+    return SNIPPETS[results.task].format(
+        auto=auto_class(results.architecture),
         repository=where,
-        example=example,
+        example=EXAMPLES.get(results.dataset, "The city is the capital of the country"),
         mode="L" if getattr(config, "num_channels", None) == 1 else "RGB",
-        answer=A_NUMBER if config.problem_type == "regression" else A_CLASS,
+        answer="logits.item()" if config.problem_type == "regression" else A_CLASS,
     )
 
 
