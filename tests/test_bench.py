@@ -214,13 +214,11 @@ def test_every_combination_of_sizes(run, shape):
 def test_flops_are_those_that_torch_counts(shape, family):
     config = load_config(shape(family))
     length = getattr(config, "default_length", None) or config.max_position_embeddings
-    work = benchmarking.Work(
-        "inference", family, config, "float32", 2, length, 0, torch.device("cpu"), attention="eager"
-    )
-    step = Step(work)
+    step = Step("inference", family, config, "float32", 2, length, 0, torch.device("cpu"), attention="eager")
+    step.build()
     with FlopCounterMode(display=False) as counter:
         step.run()
-    assert work.flops() == pytest.approx(counter.get_total_flops(), rel=0.05)
+    assert step.flops() == pytest.approx(counter.get_total_flops(), rel=0.05)
 
 
 @pytest.mark.parametrize("mode", ["eager", "compile"])

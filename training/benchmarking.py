@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -53,9 +53,12 @@ COLUMNS = (
 Cell = dict[str, Any]  # one model at one step, by column; "times" are the seconds of each round
 
 
-@dataclass
-class Work:
-    """One model and its step: `batch` items of `length` tokens, to which decoding adds `new_tokens`."""
+@dataclass(eq=False)
+class Step:
+    """A step of one model: `batch` items of `length` tokens, to which decoding adds `new_tokens`.
+
+    One that fails, in any library or compiler, leaves a `note` and lets go of its model; the others go on.
+    """
 
     phase: str
     shape: str
@@ -64,10 +67,18 @@ class Work:
     batch: int
     length: int
     new_tokens: int
-    device: torch.device
+    on: torch.device
     library: str = OURS
     attention: str = "sdpa"
     mode: str = "eager"
+    note: str | None = None
+    parameters: int | None = None
+
+    def __str__(self) -> str:
+        new = f" + {self.new_tokens} new" if self.phase == DECODING else ""
+        mode = "compiled" if self.mode == "compile" else "uncompiled"
+        step = f"{self.phase} {self.shape} in {self.dtype}, batch {self.batch} × {self.length} tokens{new}"
+        return f"{step}: {self.library}, {self.attention}, {mode}"
 
     @property
     def precision(self) -> str:
@@ -76,24 +87,70 @@ class Work:
             return "float32"
         return "autocast" if self.phase == "training" else "cast"
 
-    @property
-    def weights(self) -> torch.dtype:
-        return getattr(torch, self.dtype) if self.precision == "cast" else torch.float32
+    def build(self) -> None:
+        """Builds the model and warms it up."""
+        torch.manual_seed(0)
+        dtype = getattr(torch, self.dtype) if self.precision == "cast" else torch.float32
+        model = BUILDERS[self.library](self.config, self.attention)
+        model = model.to(self.on, dtype).train(self.phase == "training")
+        self.weights = list(model.parameters())
+        self.parameters = sum(weight.numel() for weight in self.weights)
+        self.inputs = self.made_up_inputs(dtype)
+        self.optimizer = None
+        if self.phase == "training":
+            self.optimizer = torch.optim.AdamW(self.weights, lr=1e-4, fused=True)  # Trainer's default
+        self.call = torch.compile(model) if self.mode == "compile" and self.phase != DECODING else model
+        if self.phase == DECODING:
+            model.generation_config = generation(self.new_tokens, self.mode == "compile")
+            self.call = model.generate
+        for _ in range(WARM_UP):
+            self.run()
 
-    def make_up_batch(self) -> dict[str, Any]:
+    def made_up_inputs(self, dtype: torch.dtype) -> dict[str, Any]:
         """The same numbers in every call; labels only for training, keys and values only for decoding."""
         torch.manual_seed(0)
         if not isinstance(self.config, LeanConfig):
-            ids = torch.randint(self.config.vocab_size, (self.batch, self.length), device=self.device)
-            return {"input_ids": ids}
-        kind = "gpu" if self.device.type == "cuda" else "cpu"
-        setting = StepSetting(self.batch, self.length, str(self.weights).removeprefix("torch."), device=kind)
-        batch: dict[str, Any] = made_up_batch(self.config, setting, self.batch, self.device)
+            return {"input_ids": torch.randint(self.config.vocab_size, (self.batch, self.length), device=self.on)}
+        setting = StepSetting(self.batch, self.length, str(dtype).removeprefix("torch."))
+        inputs: dict[str, Any] = made_up_batch(self.config, setting, self.batch, self.on)
         if self.phase != "training":
-            batch = without_labels(batch)
+            del inputs["labels"]
         if hasattr(self.config, "use_cache") and self.phase != DECODING:
-            batch["use_cache"] = False
-        return batch
+            inputs["use_cache"] = False
+        return inputs
+
+    def run(self) -> None:
+        """One step."""
+        if self.optimizer is None:
+            with torch.inference_mode():
+                self.call(**self.inputs)
+            return
+        with torch.autocast(self.on.type, getattr(torch, self.dtype), enabled=self.precision == "autocast"):
+            loss = self.call(**self.inputs).loss
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def guarded(self, action: Callable[[], Any]) -> Any:
+        """What `action` gives; 0 once the step has failed."""
+        if self.note is None:
+            try:
+                return action()
+            except Exception as error:
+                self.note = " ".join(str(error).split())[:200] or type(error).__name__
+                self.release()
+        return 0
+
+    def release(self) -> None:
+        """Lets go of the model."""
+        self.call, self.weights, self.optimizer = None, [], None
+
+    def seconds(self) -> float:
+        return self.guarded(lambda: seconds_of(self.run))
+
+    def peak_memory(self) -> int:
+        held = [*self.weights, *(each for each in self.inputs.values() if isinstance(each, Tensor))]
+        return peak_memory(self.run, held, self.optimizer, self.on)
 
     def flops(self) -> int | None:
         """FLOPs of a step's matrix products by arithmetic; None for decoding and models of other families.
@@ -107,11 +164,33 @@ class Work:
         counted = self.config.count_flops(self.length, class_name(self.config))
         return self.batch * (counted.training_step if self.phase == "training" else counted.forward)
 
-    def __str__(self) -> str:
-        new = f" + {self.new_tokens} new" if self.phase == DECODING else ""
-        mode = "compiled" if self.mode == "compile" else "uncompiled"
-        step = f"{self.phase} {self.shape} in {self.dtype}, batch {self.batch} × {self.length} tokens{new}"
-        return f"{step}: {self.library}, {self.attention}, {mode}"
+    def cell(self, times: np.ndarray) -> Cell:
+        """What is known of the step; `times` in seconds."""
+        memory = self.guarded(self.peak_memory)
+        heads = max(getattr(self.config, "heads_per_layer", [self.config.num_attention_heads]))
+        known = dict.fromkeys([*COLUMNS, "times"]) | {
+            **{name: getattr(self, name) for name in COLUMNS if hasattr(self, name)},
+            "layers": self.config.num_hidden_layers,
+            "heads": heads,
+            "head_dim": getattr(self.config, "head_dim", None) or self.config.hidden_size // heads,
+            "device": torch.cuda.get_device_name(self.on) if self.on.type == "cuda" else self.on.type,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
+        if self.note is not None:
+            return known | {"rounds": 0, "parameters": None, "flops": None}
+        low, median, high = np.percentile(1e3 * times, (25, 50, 75)).tolist()
+        items = self.batch * (self.new_tokens if self.phase == DECODING else 1)
+        return known | {
+            "rounds": len(times),
+            "times": times,
+            "milliseconds": median,
+            "milliseconds_low": low,
+            "milliseconds_high": high,
+            "items_per_second": items * 1e3 / median,
+            "peak_memory_bytes": memory,
+            "flops": self.flops(),
+        }
 
 
 def class_name(config: LeanConfig) -> str:
@@ -177,100 +256,6 @@ BUILDERS: dict[str, Callable[[PreTrainedConfig, str], nn.Module]] = {
 }
 
 
-class Step:
-    """A model, built and warmed up. One that fails, in any library or compiler, leaves `note` and lets go of it."""
-
-    def __init__(self, work: Work):
-        self.work = work
-        self.note: str | None = None
-        self.parameters = 0
-        self.guarded(self.build)
-
-    def build(self) -> None:
-        work = self.work
-        torch.manual_seed(0)
-        model = BUILDERS[work.library](work.config, work.attention)
-        model = model.to(work.device, work.weights).train(work.phase == "training")
-        self.weights = list(model.parameters())
-        self.parameters = sum(weight.numel() for weight in self.weights)
-        self.batch = work.make_up_batch()
-        self.optimizer = None
-        if work.phase == "training":
-            self.optimizer = torch.optim.AdamW(self.weights, lr=1e-4, fused=True)  # Trainer's default
-        self.call = model
-        if work.phase == DECODING:
-            model.generation_config = generation(work.new_tokens, work.mode == "compile")
-            self.call = model.generate
-        elif work.mode == "compile":
-            self.call = torch.compile(model)
-        for _ in range(WARM_UP):
-            self.run()
-
-    def run(self) -> None:
-        """One step."""
-        if self.optimizer is None:
-            with torch.inference_mode():
-                self.call(**self.batch)
-            return
-        enabled = self.work.precision == "autocast"
-        with torch.autocast(self.work.device.type, getattr(torch, self.work.dtype), enabled=enabled):
-            loss = self.call(**self.batch).loss
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def guarded(self, action: Callable[[], Any]) -> Any:
-        """What `action` gives; 0 once a step has failed: the others go on."""
-        if self.note is None:
-            try:
-                return action()
-            except Exception as error:
-                self.note = " ".join(str(error).split())[:200] or type(error).__name__
-                self.call, self.weights, self.optimizer = None, [], None
-        return 0
-
-    def seconds(self) -> float:
-        return self.guarded(lambda: seconds_of(self.run))
-
-    def peak_memory(self) -> int:
-        held = [*self.weights, *(each for each in self.batch.values() if isinstance(each, Tensor))]
-        return peak_memory(self.run, held, self.optimizer, self.work.device)
-
-    def cell(self, times: np.ndarray) -> Cell:
-        """What is known of the model at this step; `times` in seconds."""
-        work = self.work
-        heads = max(getattr(work.config, "heads_per_layer", [work.config.num_attention_heads]))
-        known = dict.fromkeys(COLUMNS) | {name: getattr(work, name) for name in COLUMNS if hasattr(work, name)}
-        known |= {
-            "flops": None,
-            "layers": work.config.num_hidden_layers,
-            "heads": heads,
-            "head_dim": getattr(work.config, "head_dim", None) or work.config.hidden_size // heads,
-            "device": torch.cuda.get_device_name(work.device) if work.device.type == "cuda" else work.device.type,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "rounds": 0,
-            "times": None,
-        }
-        memory = self.guarded(self.peak_memory)
-        if self.note is not None:
-            return {**known, "note": self.note}
-        low, median, high = np.percentile(1e3 * times, (25, 50, 75)).tolist()
-        items = work.batch * (work.new_tokens if work.phase == DECODING else 1)
-        return {
-            **known,
-            "rounds": len(times),
-            "times": times,
-            "milliseconds": median,
-            "milliseconds_low": low,
-            "milliseconds_high": high,
-            "items_per_second": items * 1e3 / median,
-            "peak_memory_bytes": memory,
-            "parameters": self.parameters,
-            "flops": work.flops(),
-        }
-
-
 def generation(new_tokens: int, compiled: bool) -> GenerationConfig:
     """Greedy, exactly `new_tokens`. Compiled, each token's forward pass is, with keys and values of a fixed size."""
     settings = GenerationConfig(max_new_tokens=new_tokens, do_sample=False)
@@ -281,15 +266,19 @@ def generation(new_tokens: int, compiled: bool) -> GenerationConfig:
     return settings
 
 
-def time_in_turns(works: Sequence[Work], rounds: int, seconds: float) -> list[Cell]:
+def time_in_turns(steps: Sequence[Step], rounds: int, seconds: float) -> list[Cell]:
     """A cell for each, which took turns."""
     torch.compiler.reset()
     # The models share functions of transformers, each of which is compiled for every model; beyond the limit torch
     # would go on uncompiled without a word.
     with torch._dynamo.config.patch(recompile_limit=1000, fail_on_recompile_limit_hit=True):
-        steps = [Step(work) for work in works]
+        for step in steps:
+            step.guarded(step.build)
         times = take_turns([step.seconds for step in steps], rounds, warm_up=0, limit=seconds)
-        return [step.cell(own) for step, own in zip(steps, times)]
+        cells = [step.cell(own) for step, own in zip(steps, times)]
+    for step in steps:
+        step.release()
+    return cells
 
 
 def relate(cells: list[Cell], reference: Cell | None) -> None:
@@ -312,12 +301,9 @@ def peers(cells: list[Cell]) -> dict[str, float]:
     ours = [one for one in ours if one["attention"] == "lean"] or [one for one in ours if one["attention"] == "sdpa"]
     theirs = [one for one in ran if one["library"] != OURS]
     default = ("transformers", "sdpa", "eager")
-    groups = {
-        "best peer": theirs,
-        "transformers' default": [one for one in theirs if (one["library"], one["attention"], one["mode"]) == default],
-    }
+    defaults = [one for one in theirs if (one["library"], one["attention"], one["mode"]) == default]
     found = {}
-    for name, group in groups.items():
+    for name, group in {"best peer": theirs, "transformers' default": defaults}.items():
         if ours and group:
             fastest, peer = (min(each, key=lambda one: one["milliseconds"]) for each in (ours, group))
             found[name] = float(np.median(peer["times"] / fastest["times"]))
@@ -361,7 +347,7 @@ def lengths_of(
     return found
 
 
-def groups_of_libraries(options: SimpleNamespace, device: torch.device) -> Iterator[list[Work]]:
+def groups_of_libraries(options: SimpleNamespace, device: torch.device) -> Iterator[list[Step]]:
     """What takes turns: the same step of every library, attention and mode."""
     for name, config in sized(options):
         phases = [phase for phase in options.phases if phase != DECODING or "ForCausalLM" in config.task_heads]
@@ -372,20 +358,20 @@ def groups_of_libraries(options: SimpleNamespace, device: torch.device) -> Itera
         for dtype, phase, batch in product(options.dtypes, phases, options.batch):
             new_tokens = options.new_tokens if phase == DECODING else 0
             for longer, length in lengths_of(config, options, new_tokens):
-                yield [Work(phase, name, longer, dtype, batch, length, new_tokens, device, *way) for way in ways]
+                yield [Step(phase, name, longer, dtype, batch, length, new_tokens, device, *way) for way in ways]
 
 
-def groups_of_models(options: SimpleNamespace, device: torch.device) -> Iterator[list[Work]]:
+def groups_of_models(options: SimpleNamespace, device: torch.device) -> Iterator[list[Step]]:
     """Models without heads against each other: the forward pass of every one, attention and mode."""
     configs = {model: config_of(model) for model in options.models}
     shortest = min(getattr(config, "max_position_embeddings", 128) for config in configs.values())
     for dtype, batch, length in product(options.dtypes, options.batch, options.length or [min(shortest, 128)]):
-        works = []
+        steps = []
         for mode, attention, (model, config) in product(options.modes, options.attentions, configs.items()):
             known = length if hasattr(config, "vocab_size") else getattr(config, "default_length", length)
-            step = ("inference", model, config, dtype, batch, known, 0, device)
-            works.append(Work(*step, "base model", attention, mode))
-        yield works
+            of_all = ("inference", model, config, dtype, batch, known, 0, device)
+            steps.append(Step(*of_all, "base model", attention, mode))
+        yield steps
 
 
 def config_of(model: str) -> PreTrainedConfig:
@@ -410,8 +396,7 @@ def usual_dtypes(device: str) -> list[str]:
 def matrix_product_flops(device: torch.device, dtype: str) -> float:
     """FLOP/s of the fastest of some products of square matrices; 0 if the dtype has no kernel."""
     side = SIDES[device.type]
-    left, right = (torch.randn(side, side).to(device, getattr(torch, dtype)) for _ in range(2))
-    given = {"left": left, "right": right}
+    given = {name: torch.randn(side, side).to(device, getattr(torch, dtype)) for name in ("left", "right")}
     timer = benchmark.Timer("left @ right", globals=given, num_threads=torch.get_num_threads())
     with suppress(RuntimeError, AssertionError):
         return 2 * side**3 / min(timer.blocked_autorange(min_run_time=RATE_SECONDS).times)
@@ -441,18 +426,18 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
     rates: dict[str, float] = {}
     cells: list[Cell] = []
     ratios: list[tuple[str, float]] = []
-    for works in groups:
-        dtype = works[0].dtype
+    for steps in groups:
+        dtype = steps[0].dtype
         # The best of several, since a slow minute is not what the machine can do.
         rates[dtype] = max(rates.get(dtype, 0.0), matrix_product_flops(device, dtype))
-        measured = time_in_turns(works, options.rounds, options.seconds)
+        measured = time_in_turns(steps, options.rounds, options.seconds)
         own = [one for one in measured if (one["library"], one["attention"], one["mode"]) == (OURS, "sdpa", "eager")]
         relate(measured, measured[0] if options.models else next(iter(own), None))
-        for work, one in zip(works, measured):
-            print(f"{work}: {line_of(one)}", flush=True)
+        for step, one in zip(steps, measured):
+            print(f"{step}: {line_of(one)}", flush=True)
         cells += measured
         if not options.models:
-            ratios += [(f"{works[0].phase} {dtype}, {peer}", ratio) for peer, ratio in peers(measured).items()]
+            ratios += [(f"{steps[0].phase} {dtype}, {peer}", ratio) for peer, ratio in peers(measured).items()]
     means = pd.DataFrame(ratios, columns=["name", "ratio"]).groupby("name", sort=False)["ratio"]
     means = means.agg(lambda values: float(np.exp(np.log(values).mean())))
     for name, mean in means.items():
@@ -484,12 +469,9 @@ def as_table(cells: list[Cell], rates: dict[str, float]) -> pd.DataFrame:
 
 def provenance(rates: dict[str, float], means: pd.Series) -> str:
     """Software, processor and means, in lines that begin with #."""
-    timm = None
-    with suppress(PackageNotFoundError):
-        timm = version("timm")
     values = {
         **environment(),
-        "timm": timm,
+        "timm": version("timm") if find_spec("timm") else None,
         "processor_flags": " ".join(processor_flags()),
         **{f"matrix_product_flops {dtype}": f"{rate:.4g}" for dtype, rate in rates.items() if rate},
         **{f"geometric mean of speedups, {name}": f"{mean:.3f}" for name, mean in means.items()},
@@ -515,10 +497,6 @@ def made_up_batch(config: LeanConfig, setting: StepSetting, items: int, device: 
         rows = round(scored_rows(config, setting)[0] * items / setting.batch_size)
         labels.view(-1)[torch.randperm(labels.numel(), device=device)[rows:]] = -100
     return {"input_ids": ids, "labels": labels}
-
-
-def without_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in batch.items() if name != "labels"}
 
 
 @contextmanager
@@ -569,8 +547,9 @@ class Bench:
         self.model = auto_class.from_config(config, **options).to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.batch = made_up_batch(config, setting, setting.batch_size, self.device)
-        self.inputs = without_labels(self.batch)
-        self.item = without_labels(made_up_batch(config, setting, 1, self.device))
+        self.inputs = {name: tensor for name, tensor in self.batch.items() if name != "labels"}
+        self.item = made_up_batch(config, setting, 1, self.device)
+        del self.item["labels"]
 
     def train(self) -> None:
         """One step: forward, backward, update; gradients are dropped."""
@@ -580,9 +559,14 @@ class Bench:
         self.optimizer.zero_grad()
 
     @torch.inference_mode()
-    def infer(self, inputs: dict[str, Tensor]) -> None:
+    def infer(self) -> None:
         self.model.eval()
-        self.model(**inputs)
+        self.model(**self.inputs)
+
+    @torch.inference_mode()
+    def infer_one(self) -> None:
+        self.model.eval()
+        self.model(**self.item)
 
     def peak_memory(self) -> int:
         """Bytes of tensors at the peak of a training step; an earlier step must have made the optimizer's states."""
@@ -598,7 +582,7 @@ def time_each(benches: Sequence[Bench], call: Callable[[Bench], None], rounds: i
 def latencies(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[float]:
     """Median seconds of one item's forward pass, by shape."""
     benches = [Bench(config, setting) for config in configs]
-    return np.median(time_each(benches, lambda bench: bench.infer(bench.item), rounds), axis=1).tolist()
+    return np.median(time_each(benches, Bench.infer_one, rounds), axis=1).tolist()
 
 
 def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[dict[str, float]]:
@@ -608,11 +592,7 @@ def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7
     for the tensors of a training step. All shapes are in memory at once. Raises ValueError without the device.
     """
     benches = [Bench(config, setting) for config in configs]
-    calls = {
-        "training_step_s": Bench.train,
-        "inference_s": lambda bench: bench.infer(bench.inputs),
-        "latency_s": lambda bench: bench.infer(bench.item),
-    }
+    calls = {"training_step_s": Bench.train, "inference_s": Bench.infer, "latency_s": Bench.infer_one}
     rows: list[dict[str, float]] = [{} for _ in benches]
     for name, call in calls.items():
         for row, times in zip(rows, quartiles(time_each(benches, call, rounds))):

@@ -16,7 +16,7 @@ Shapes: N rows, D numbers of an embedding, Q questions, S sentences.
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -197,9 +197,7 @@ def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | 
             found[name] = Pairs(first, second, ratings)
         elif name == "qnli":
             found["qnli"] = read_questions(path)
-            found["same_index"] = Questions(
-                found["qnli"].questions, found["qnli"].sentences, found["qnli"].answers, same_index=True
-            )
+            found["same_index"] = replace(found["qnli"], same_index=True)
         else:
             found[name] = read_labelled(name, path)
     return {name: found[name] for name in TITLES if name in found}
@@ -232,11 +230,9 @@ def read_labelled(name: str, path: str | None) -> Labelled:
     else:
         (train, where), (test, _) = read(name, path, "train"), read(name, path, SOURCES[name].split)
     train = train.select(evenly(len(train), PROBE_ROWS))
-    parts = [
-        (column(each, "sentence", "text", where=where), np.asarray(column(each, "label", where=where)))
-        for each in (train, test)
-    ]
-    return Labelled(*parts[0], *parts[1])
+    texts, test_texts = (column(each, "sentence", "text", where=where) for each in (train, test))
+    labels, test_labels = (np.asarray(column(each, "label", where=where)) for each in (train, test))
+    return Labelled(texts, labels, test_texts, test_labels)
 
 
 # Encoders
@@ -276,11 +272,7 @@ def load_encoder(source: str) -> Encoder:
     def encode(texts: list[str], batch: int) -> np.ndarray:
         return model.encode(texts, batch_size=batch, show_progress_bar=False, convert_to_numpy=True)
 
-    return Encoder(name_of(Path(source)) if Path(source).exists() else source, encode, weights / 1e6)
-
-
-def name_of(path: Path) -> str:
-    return path.resolve().name
+    return Encoder(Path(source).resolve().name if Path(source).exists() else source, encode, weights / 1e6)
 
 
 def onnx_encoder(file: Path) -> Encoder:
@@ -293,42 +285,30 @@ def onnx_encoder(file: Path) -> Encoder:
 
     folder = file.parent.parent if file.parent.name == "onnx" else file.parent
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    length = read_json(folder / "sentence_bert_config.json").get("max_seq_length") or tokenizer.model_max_length
-    first_token = bool(read_json(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token"))
+    length = settings_in(folder / "sentence_bert_config.json").get("max_seq_length") or tokenizer.model_max_length
+    first_token = bool(settings_in(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token"))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     names = {each.name for each in session.get_inputs()}
 
+    padded = {"padding": True, "truncation": True, "max_length": length, "return_tensors": "np"}
+
     def encode(texts: list[str], batch: int) -> np.ndarray:
         order = np.argsort([-len(text) for text in texts], kind="stable")
-        embeddings: list[np.ndarray] = [np.empty(0)] * len(texts)
+        embeddings = []
         for start in range(0, len(texts), batch):
-            places = order[start : start + batch]
-            tokens = tokenizer(
-                [texts[place] for place in places],
-                padding=True,
-                truncation=True,
-                max_length=length,
-                return_tensors="np",
-                return_token_type_ids=True,
-            )
+            longest_first = [texts[place] for place in order[start : start + batch]]
+            tokens = tokenizer(longest_first, return_token_type_ids=True, **padded)
             states = session.run(None, {name: tokens[name].astype(np.int64) for name in names})[0]
-            for place, vector in zip(places, pooled(states, tokens["attention_mask"], first_token)):
-                embeddings[place] = vector
-        return np.stack(embeddings)
+            mask = tokens["attention_mask"][..., None]
+            embeddings.append(states[:, 0] if first_token else (states * mask).sum(axis=1) / mask.sum(axis=1))
+        return np.concatenate(embeddings)[np.argsort(order)]
 
-    return Encoder(f"{name_of(folder)}/{file.name}", encode, file.stat().st_size / 1e6)
-
-
-def pooled(states: np.ndarray, mask: np.ndarray, first_token: bool) -> np.ndarray:
-    """(N, T, D), (N, T) → (N, D): the mean over tokens, or the first token's states."""
-    if first_token:
-        return states[:, 0]
-    return (states * mask[..., None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
+    return Encoder(f"{folder.resolve().name}/{file.name}", encode, file.stat().st_size / 1e6)
 
 
-def read_json(path: Path) -> dict:
+def settings_in(path: Path) -> dict:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
@@ -346,9 +326,8 @@ def speeds(encoders: Sequence[Encoder], texts: list[str], rounds: int) -> dict[i
     found = {}
     for batch in BATCHES:
         timed = texts[: TIMED_TEXTS if batch > 1 else TIMED_TEXTS // 8]
-        calls = [
-            functools.partial(seconds_of, functools.partial(encoder.encode, timed, batch)) for encoder in encoders
-        ]
+        encodings = [functools.partial(encoder.encode, timed, batch) for encoder in encoders]
+        calls = [functools.partial(seconds_of, encode) for encode in encodings]
         found[batch] = len(timed) / take_turns(calls, rounds)
     return found
 
@@ -390,20 +369,18 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
                 first[name] = outputs
             elif name != "cosine":
                 intervals[name] = interval(each, outputs, first[name])
-        models.append(
-            {"model": encoder.name, "megabytes": encoder.megabytes, "scores": scores, "intervals": intervals}
-        )
+        known = {"model": encoder.name, "megabytes": encoder.megabytes}
+        models.append({**known, "scores": scores, "intervals": intervals})
     texts = next((each.first for each in rows.values() if isinstance(each, Pairs)), None)
     if rounds and texts is not None:
         for batch, rates in speeds(encoders, texts, rounds).items():
             for model, rate in zip(models, rates):
                 model.setdefault("sentences_per_second", {})[str(batch)] = float(np.median(rate))
                 model.setdefault("speed", {})[str(batch)] = float(np.median(rate / rates[0]))
-    machine = environment()
     return {
         "models": models,
         "rows": {name: len(first[name]) for name in rows},
-        "processor": machine["processor"],
+        "processor": environment()["processor"],
         "processor_flags": processor_flags(),
         "threads": torch.get_num_threads(),
         "rounds": rounds,

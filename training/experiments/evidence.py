@@ -35,27 +35,24 @@ def distinct(values: Iterable[object]) -> list[object]:
     return sorted(set(values) - {None})
 
 
-def start_in_words(grid: Grid, shape: str) -> str | None:
-    """In a grid of cuts the weights that a cell's runs started with, in words; None in other grids."""
-    if grid.cuts is None:
-        return None
-    if is_cut(grid, shape):
-        return "cut"
-    return "its weights" if has_weights(shape) else "new weights"
-
-
 def cells(results: GridResults, summary: Summary) -> list[Summary]:
-    """Each shape of the summary, with its sizes, every seed's value, its memory in bytes and its times in seconds."""
-    length = length_of(results.grid)
+    """Each shape of the summary, with its sizes, every seed's value, its memory in bytes and its times in seconds.
+
+    `start`, of cells of a grid of cuts: the weights that its runs started with, in words.
+    """
+    grid = results.grid
+    length = length_of(grid)
     reported = Cells(results)
     times = results.latency.document()["shapes"] if results.latency else {}
     described = []
     for summarised in summary["shapes"]:
         shape = summarised["shape"]
-        config, task_head = config_of(results.grid, shape)
+        config, task_head = config_of(grid, shape)
         runs = reported.runs(shape)
         flops = config.count_flops(length, task_head)
-        memory = runs["peak_memory_bytes"].dropna().tolist()
+        start = None
+        if grid.cuts is not None:
+            start = "cut" if is_cut(grid, shape) else "its weights" if has_weights(shape) else "new weights"
         cell = {
             **summarised,
             "layers": config.num_hidden_layers,
@@ -67,10 +64,10 @@ def cells(results: GridResults, summary: Summary) -> list[Summary]:
             "flops_forward": flops.forward,
             "kv_bytes_per_token": config.kv_bytes_per_token(),
             "values": reported.values(shape),
-            "peak_memory_bytes": max(memory, default=None),
+            "peak_memory_bytes": max(runs["peak_memory_bytes"].dropna().tolist(), default=None),
             "jobs": distinct(runs["jobs"].dropna().tolist()),
             "latency": times.get(shape),
-            "start": start_in_words(results.grid, shape),
+            "start": start,
         }
         described.append(cell)
     return described
@@ -122,17 +119,6 @@ def _fine_tuned(results: GridResults) -> Summary:
     }
 
 
-def _beside(results: GridResults, chain: tuple[str, ...]) -> Evidence | None:
-    """The evidence of the grid in `beside`; None without one, and while no metric of it is known yet."""
-    evidence = gather(results.beside, chain) if results.beside else None
-    return evidence if evidence and evidence.metric else None
-
-
-def _own_seconds(row: ResultRow) -> float:
-    """The seconds of a run, 0 where they are unknown; of a branch its own part, without that of its trunk."""
-    return (row.seconds or 0) / (1 if row.branch is None else PARTS)
-
-
 def _machine(row: ResultRow) -> str:
     """What a run was trained on: a GPU, or a processor with the threads of one run."""
     machine = computed_on(row.device, row.processor, row.threads)
@@ -157,7 +143,7 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         raise ValueError(f"{grid.path('results.csv')}: no run has ended yet")
     done = [row for row in rows if row.has_finished]
     summary = summarise(results)
-    beside = _beside(results, chain)
+    beside = gather(results.beside, chain) if results.beside else None
     timed_on = results.latency.environment if results.latency else None
     of_grid = "recipe baseline seeds unsound_tuning overrides start_seed margin data data_files hub".split()
     return Evidence(
@@ -167,7 +153,7 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         learning_rates=summary["learning_rates"],
         tuning=asdict(grid.tuning) if grid.tuning else None,
         start_from=Path(grid.start_from).name if grid.start_from else None,
-        beside=beside.document() if beside else None,
+        beside=beside.document() if beside and beside.metric else None,
         fine_tuned=[_fine_tuned(other) for other in results.fine_tuned],
         metric=summary["metric"],
         higher_is_better=summary["higher_is_better"],
@@ -180,7 +166,8 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         runs=len(rows),
         failed=len(rows) - len(done),
         failures=sum(row.failures or 0 for row in rows),
-        hours=sum(map(_own_seconds, done)) / 3600,
+        # Of a branch its own part, without that of its trunk:
+        hours=sum((row.seconds or 0) / (1 if row.branch is None else PARTS) for row in done) / 3600,
         processor=distinct(map(_machine, done)),
         latency_on=machine_name(timed_on.processor, timed_on.threads) if timed_on else None,
         software={name: distinct(getattr(row, name) for row in done) for name in ("python", "torch", "transformers")},

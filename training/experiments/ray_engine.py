@@ -65,16 +65,6 @@ def train(words: list[str], log: Path, working_directory: str) -> int:
         sys.stdout.flush()
 
 
-def seen_by(folder: Path, content: str, working_directory: str) -> str:
-    """What a machine sees in the folder of the sweep: this package's version if the shared file has the content."""
-    try:
-        os.chdir(working_directory)
-        found = (folder / SHARED).read_text()
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}"
-    return f"modeling_leaner {__version__}" if found == content else f"{folder}: another folder of this name"
-
-
 def share_of(processors: Sequence[int], jobs: int) -> int:
     """The most processors that each of `jobs` runs at a time can have on machines with so many; 1 if not all fit."""
     fitting = [share for share in range(1, max(processors) + 1) if sum(count // share for count in processors) >= jobs]
@@ -97,11 +87,11 @@ class RayCluster:
         check_address(address)
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except ConnectionError as error:  # of "auto"
-            raise GridError(f"--engine ray: no Ray cluster is running here; {START_ONE}") from error
-        except RuntimeError as error:  # such as another version of Ray or Python than the cluster's
-            raise GridError(f"--engine ray: {' '.join(str(error).split())}") from error
+        except (ConnectionError, RuntimeError) as error:  # none for "auto"; another version of Ray or Python
+            raise GridError(f"--engine ray: {' '.join(str(error).split())}; {START_ONE}") from error
         machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        if not machines:
+            raise GridError("--engine ray: no machine of the cluster has a processor")
         check_shared(machines, folder)
         share = share_of([int(node["Resources"]["CPU"]) for node in machines], jobs)
         gpus = int(any(node["Resources"].get("GPU") for node in machines))
@@ -150,21 +140,29 @@ def check_address(address: str) -> None:
         raise GridError(f"--engine ray: no Ray cluster answers at RAY_ADDRESS={address}; {START_ONE}") from error
 
 
+def seen_by(folder: Path, content: str, working_directory: str) -> str:
+    """What a machine sees in the folder of the sweep: this package's version if the shared file has the content."""
+    try:
+        os.chdir(working_directory)
+        found = (folder / SHARED).read_text()
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return f"modeling_leaner {__version__}" if found == content else f"{folder}: another folder of this name"
+
+
 def check_shared(machines: list[dict], folder: Path) -> None:
     """Raises GridError for a machine that does not see the folder of the sweep, or has another version."""
-    if not machines:
-        raise GridError("--engine ray: no machine of the cluster has a processor")
     content = f"{os.getpid()} {time.time()}"
     mark = folder / SHARED
     mark.write_text(content)
     ask = ray.remote(num_cpus=0)(seen_by)
-    addresses = {}
+    answers = {}
     for machine in machines:
         there = NodeAffinitySchedulingStrategy(machine["NodeID"], soft=False)
         answer = ask.options(scheduling_strategy=there).remote(folder, content, os.getcwd())
-        addresses[answer] = machine["NodeManagerAddress"]
+        answers[answer] = machine["NodeManagerAddress"]
     try:
-        for answer, address in addresses.items():
+        for answer, address in answers.items():
             try:
                 found = ray.get(answer, timeout=PATIENCE)
             except RayError as error:

@@ -60,14 +60,10 @@ def paired_statistics(
     `interval` is the 95 % interval of the mean difference, `p` two-sided, of no difference, and `p_non_inferiority`
     one-sided, of a loss of at least the margin. What needs more pairs, or a margin, is None.
     """
-    found = dict.fromkeys(("pairs", "difference", "interval", "p", "p_non_inferiority"))
     differences = np.subtract(values, others)
-    found["pairs"] = len(differences)
-    if len(differences) == 0:
-        return found
-    mean = float(differences.mean())
-    found["difference"] = mean
-    if len(differences) == 1:
+    mean = float(differences.mean()) if len(differences) else None
+    found = {"pairs": len(differences), "difference": mean, "interval": None, "p": None, "p_non_inferiority": None}
+    if len(differences) < 2:
         return found
     rounding = 1e-12 * np.abs([values, others]).max()  # where all differences are the same
     t = stats.t(len(differences) - 1, scale=max(stats.sem(differences), rounding, 1e-300))
@@ -110,8 +106,7 @@ def row_error(metric: str, value: float, rows: int) -> float | None:
 
 
 def _row_error_of(runs: pd.DataFrame) -> float | None:
-    """`row_error` of the mean of some runs, which were evaluated on the same rows; None without any."""
-    rows = number(runs["rows"].max())
+    rows = number(runs["rows"].max())  # all were evaluated on the same ones
     return row_error(runs["metric"].iloc[0], runs["value"].mean(), rows) if rows else None
 
 
@@ -183,7 +178,6 @@ class Cells:
         return dict(zip(runs["seed"].astype(str), runs["value"].tolist()))
 
     def failed_seeds(self, shape: str) -> list[int]:
-        """The seeds of a shape that failed."""
         return self.failed.loc[self.failed["shape"] == shape, "seed"].tolist()
 
     def compare(self, shape: str, other: str) -> tuple[Summary, float | None]:
@@ -198,11 +192,6 @@ class Cells:
         compared = paired_statistics(own["value"], base["value"], self.grid.margin, self.higher_is_better)
         errors = [_row_error_of(own), _row_error_of(base)]
         return compared, None if None in errors else math.hypot(*errors)
-
-    def against_baseline(self, shape: str) -> Summary:
-        """`paired_statistics` of a shape minus the baseline, which itself has the same keys, all None."""
-        compared, _ = self.compare(shape, self.grid.baseline)
-        return dict.fromkeys(compared) if shape == self.grid.baseline else compared
 
     def contrasts(self) -> list[Summary]:
         """The grid's `contrasts`, p corrected by Holm over all, also those that have not run."""
@@ -225,6 +214,11 @@ class Cells:
             "sd": number(runs["value"].std()),
             "seconds": number(runs["seconds"].mean()),
         }
+
+    def against_baseline(self, shape: str) -> Summary:
+        """`paired_statistics` of a shape minus the baseline, which itself has the same keys, all None."""
+        compared, _ = self.compare(shape, self.grid.baseline)
+        return dict.fromkeys(compared) if shape == self.grid.baseline else compared
 
     def budget(self, branch: int) -> Summary:
         """All shapes at one branch, with their costs, and the contrasts there."""
@@ -319,8 +313,7 @@ def _cell(results: GridResults, cells: Cells, shape: str) -> Summary:
     """
     grid = results.grid
     choice = results.tuning.choices[shape]
-    runs = cells.runs(shape)
-    baseline = cells.runs(grid.baseline)
+    runs, baseline = cells.runs(shape), cells.runs(grid.baseline)
     failed = cells.failed_seeds(shape)
     guess = best_guess(results.guess_values, cells.higher_is_better)
     compared = cells.against_baseline(shape)
@@ -396,36 +389,23 @@ def _text(value: object, form: str) -> str:
     return " ".join(format(number, form) for number in (value if isinstance(value, list) else [value]))
 
 
-def _verdict(cell: Summary) -> str:
-    """A cell's verdict; that of a baseline says if it has not learned, which is why the others have none."""
-    return "baseline, not learned" if cell["verdict"] == "baseline" and cell["learned"] is False else cell["verdict"]
-
-
-def _reading(reading: Summary) -> str:
-    """A difference at equal cost, with its interval and the error of the interpolation."""
-    if reading["difference"] is None:
-        return "–"
-    error = reading["interpolation_error"]
-    known = "" if error == 0 else f" ± {'unknown' if error is None else format(error, '.4f')}"
-    return f"{reading['difference']:+.4f} ({_text(reading['interval'], '+.4f')}){known}"
-
-
-def shape_table(summary: Summary, grid: Grid) -> str:
-    """What SHOWN says of each shape, and the verdict."""
+def _shape_table(summary: Summary, grid: Grid) -> str:
+    """What SHOWN says of each shape, and the verdict; that of a baseline says if it has not learned."""
+    rows = []
+    for cell in summary["shapes"]:
+        texts = {heading: _text(cell[name], form) for name, (heading, form) in SHOWN.items()}
+        unlearned = cell["verdict"] == "baseline" and cell["learned"] is False
+        rows.append(texts | {"verdict": "baseline, not learned" if unlearned else cell["verdict"]})
     direction = {None: "", True: ", higher is better", False: ", lower is better"}[summary["higher_is_better"]]
     caption = (
         f"{summary['metric'] or 'no metric yet'}{direction}; failed or worse: runs that failed, or are worse than the "
         f"best simple guess; difference from {short_name(grid, grid.baseline)} over the same seeds"
     )
-    rows = [
-        {heading: _text(cell[name], form) for name, (heading, form) in SHOWN.items()} | {"verdict": _verdict(cell)}
-        for cell in summary["shapes"]
-    ]
     names = [short_name(grid, cell["shape"]) for cell in summary["shapes"]]
     return f"{pd.DataFrame(rows, index=names).to_string()}\n{caption}"
 
 
-def curves_table(summary: Summary) -> str:
+def _curves_table(summary: Summary) -> str:
     """Mean ± sd of each shape at each budget."""
     columns = {
         f"{budget['branch']:,} tokens": {
@@ -436,30 +416,35 @@ def curves_table(summary: Summary) -> str:
     return pd.DataFrame(columns).to_string()
 
 
-def readings_table(summary: Summary) -> str:
-    """The difference of each contrast at the cost of each branch, a column for each thing that is equal."""
-    readings = pd.DataFrame(summary["readings"])
-    readings["pair"] = readings["shape"] + " − " + readings["minus"]
-    readings["text"] = [_reading(reading) for reading in summary["readings"]]
-    table = readings.pivot(index=["pair", "branch"], columns="equal", values="text")
-    return table.rename_axis(columns="at equal").to_string()
+def _readings_table(summary: Summary) -> str:
+    """The difference of each contrast at the cost of each branch, a column for each thing that is equal.
+
+    Each with its interval and the error of the interpolation.
+    """
+    cells = []
+    for reading in summary["readings"]:
+        error = reading["interpolation_error"]
+        known = "" if error == 0 else f" ± {'unknown' if error is None else format(error, '.4f')}"
+        text = f"{_text(reading['difference'], '+.4f')} ({_text(reading['interval'], '+.4f')}){known}"
+        pair = f"{reading['shape']} − {reading['minus']}"
+        cells.append([pair, reading["branch"], reading["equal"], "–" if reading["difference"] is None else text])
+    table = pd.DataFrame(cells, columns=["pair", "branch", "at equal", "text"])
+    return table.pivot(index=["pair", "branch"], columns="at equal", values="text").to_string()
 
 
-def contrast_line(contrast: Summary) -> str:
-    """One contrast in words."""
+def _contrast_line(contrast: Summary) -> str:
     line = (
         f"{contrast['shape']} − {contrast['minus']}: {_text(contrast['difference'], '+.4f')}, "
         f"95 % interval {_text(contrast['interval'], '+.4f')}, {contrast['pairs']} pairs, "
         f"p {_text(contrast['p'], '.3g')}, corrected {_text(contrast['p_corrected'], '.3g')}"
     )
-    if contrast["row_error"] is not None:
-        line += f"; standard error by the choice of rows at most {contrast['row_error']:.4f}"
-    return line
+    error = contrast["row_error"]
+    return line if error is None else f"{line}; standard error by the choice of rows at most {error:.4f}"
 
 
 def show(summary: Summary, grid: Grid) -> None:
-    """Prints a grid's summary."""
-    print(shape_table(summary, grid))
+    """Prints a grid's summary: tables and notes for people, the document on the last line for programs."""
+    print(_shape_table(summary, grid))
     for cell in summary["shapes"]:
         if cell["tuning_lead"] is not None:
             choice = f"learning rate {cell['learning_rate']:g} leads by {cell['tuning_lead']:.4f}"
@@ -467,11 +452,11 @@ def show(summary: Summary, grid: Grid) -> None:
         for note in cell["notes"]:
             print(f"{cell['shape']}: {note}")
     if summary["curves"]:
-        print(curves_table(summary))
+        print(_curves_table(summary))
     if summary["readings"]:
-        print(readings_table(summary))
+        print(_readings_table(summary))
     for contrast in summary["contrasts"]:
-        print(contrast_line(contrast))
+        print(_contrast_line(contrast))
     if summary["unsound_tuning"]:
         print(f"the tuning is unsound: {summary['unsound_tuning']}")
     if summary["failed"]:

@@ -8,6 +8,7 @@ measurement, not times of different days. Weights are random and inputs made up,
 import functools
 import sys
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import transformers
@@ -31,6 +32,7 @@ from .runs import run_arguments
 MANY = 32  # inputs at a time, of `Latency.many`
 LATENCY = "latency.json"
 STEP_SECONDS = "step_seconds.json"
+Kind = TypeVar("Kind")
 
 
 def config_of(grid: Grid, shape: str) -> tuple[PreTrainedConfig, str]:
@@ -71,20 +73,16 @@ def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, 
     return {"input_ids": torch.randint(0, config.vocab_size, (batch, length))}
 
 
-@torch.inference_mode()
-def seconds(model: PreTrainedModel, given: dict[str, torch.Tensor]) -> float:
-    """Time of one forward pass."""
-    return seconds_of(functools.partial(model, **given))
-
-
 def time_inference(
     built: dict[str, PreTrainedModel], batch: int, length: int | None, rounds: int
 ) -> dict[str, Timing]:
     """The time of a forward pass of `batch` inputs, by shape."""
-    calls = [functools.partial(seconds, model, inputs(model, batch, length)) for model in built.values()]
+    calls = [functools.partial(model, **inputs(model, batch, length)) for model in built.values()]
+    with torch.inference_mode():
+        times = quartiles(take_turns([functools.partial(seconds_of, call) for call in calls], rounds))
     return {
-        shape: Timing(seconds=times.median, quartiles=[times.low, times.high], items_per_second=batch / times.median)
-        for shape, times in zip(built, quartiles(take_turns(calls, rounds)))
+        shape: Timing(seconds=each.median, quartiles=[each.low, each.high], items_per_second=batch / each.median)
+        for shape, each in zip(built, times)
     }
 
 
@@ -122,15 +120,6 @@ class TrainingStep:
         return seconds_of(self.run)
 
 
-def time_steps(grid: Grid, built: dict[str, PreTrainedModel], rounds: int) -> dict[str, StepTime]:
-    """The time of a training step, by shape."""
-    steps = quartiles(take_turns([TrainingStep(grid, *item).seconds for item in built.items()], rounds))
-    return {
-        shape: StepTime(seconds=times.median, quartiles=[times.low, times.high], tokens=step_of(grid, shape).tokens)
-        for shape, times in zip(built, steps)
-    }
-
-
 def time_grid(file: Path, rounds: int) -> None:
     """Measures the shapes of a grid's file, writes the times beside the grid's rows and prints the medians.
 
@@ -153,28 +142,31 @@ def time_grid(file: Path, rounds: int) -> None:
         print(f"{shape}: {times}", file=sys.stderr)
     print(grid.path(LATENCY))
     if grid.branches:
-        steps = time_steps(grid, built, rounds)
-        times = StepTimes(rounds=rounds, shapes=steps, environment=machine)
-        write_json(grid.path(STEP_SECONDS), times.document())
+        turns = quartiles(take_turns([TrainingStep(grid, *item).seconds for item in built.items()], rounds))
+        steps = {
+            shape: StepTime(seconds=each.median, quartiles=[each.low, each.high], tokens=step_of(grid, shape).tokens)
+            for shape, each in zip(built, turns)
+        }
+        write_json(grid.path(STEP_SECONDS), StepTimes(rounds=rounds, shapes=steps, environment=machine).document())
         for shape, timing in steps.items():
             print(f"{shape}: {timing.seconds * 1e3:.1f} ms a step", file=sys.stderr)
         print(grid.path(STEP_SECONDS))
 
 
-def read_latency(grid: Grid) -> LatencyFile | None:
-    """latency.json of the grid; None if it was not measured, or with inputs of another length.
-
-    Raises:
-        ValueError: the file cannot be read; names it.
-    """
-    path = grid.path(LATENCY)
+def _read(kind: type[Kind], path: Path) -> Kind | None:
+    """A file of times; None without it. Raises GridError, naming the file, if it has another form."""
     if not path.is_file():
         return None
     try:
-        held = checked(LatencyFile, read_json(path), path)
+        return checked(kind, read_json(path), path)
     except ValueError as error:
-        raise ValueError(f"{error}; leaner bench writes it") from error
-    return held if held.shapes and held.length == length_of(grid) else None
+        raise GridError(f"{error}; leaner bench writes it") from error
+
+
+def read_latency(grid: Grid) -> LatencyFile | None:
+    """latency.json of the grid; None if it was not measured, or with inputs of another length."""
+    held = _read(LatencyFile, grid.path(LATENCY))
+    return held if held and held.shapes and held.length == length_of(grid) else None
 
 
 def step_seconds(grid: Grid) -> dict[str, float] | None:
@@ -184,16 +176,13 @@ def step_seconds(grid: Grid) -> dict[str, float] | None:
         GridError: the file has another form, or its steps are not those of the grid.
     """
     path = grid.path(STEP_SECONDS)
-    if not path.is_file():
+    held = _read(StepTimes, path)
+    if held is None:
         return None
-    try:
-        measured = checked(StepTimes, read_json(path), path).shapes
-    except ValueError as error:
-        raise GridError(f"{error}; leaner bench writes it") from error
     for shape in grid.shapes:
         step = step_of(grid, shape)
-        got = measured[shape].tokens if shape in measured else None
+        got = held.shapes[shape].tokens if shape in held.shapes else None
         if step is None or got != step.tokens:
             expected = f"expected a step of {shape} of {step and step.tokens} tokens, got {got}"
             raise GridError(f"{path}: {expected}; leaner bench measures it")
-    return {shape: timing.seconds for shape, timing in measured.items()}
+    return {shape: timing.seconds for shape, timing in held.shapes.items()}
