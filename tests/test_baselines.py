@@ -72,22 +72,6 @@ def test_which_tasks_have_guesses(monkeypatch):
     assert without == {"question-answering", "embedding"}
 
 
-@pytest.mark.parametrize(
-    "name, scored",
-    [
-        ("image-classification", {"regression": True}),
-        ("image-classification", {"regression": False, "metric": "loss"}),
-        ("sequence-classification", {"metric": "loss"}),
-        ("causal-lm", {"metric": "accuracy"}),
-    ],
-)
-def test_what_no_guess_is_known_for(name, scored):
-    """Numbers of images, the loss of a classification, and hits of a language model; said before any row is read."""
-    task = TASKS[name].__new__(TASKS[name])
-    vars(task).update(scored)
-    assert baselines.guesses_on(task, None, None) is None
-
-
 def test_special_tokens_are_counted_where_they_are_predicted():
     """Of text that ends in one, their share is known to the frequencies alone where the task asks for it."""
     rows = [[5, 6, 7, 0]] * 40

@@ -151,13 +151,6 @@ def test_flops_of_a_step(workshop):
     assert branches.step_of(texts, "bert/nano") is None
 
 
-def test_checkpoints_that_are_asked_for_stay(workshop):
-    """Beside the newest ones that save_total_limit allows; saved although save_steps leaves them out."""
-    grid = workshop(branches=None, overrides={**OVERRIDES, "lr_scheduler_type": "cosine", "checkpoint_steps": [2, 7]})
-    folder = trained(grid, Run("report", "gpt.json", 1, 3e-3))
-    assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-2", "checkpoint-7", "checkpoint-16"]
-
-
 # The sweep
 
 
@@ -211,6 +204,13 @@ def bench(workshop, tmp_path, monkeypatch):
         return calls()
 
     return run
+
+
+def test_checkpoints_that_are_asked_for_stay(workshop):
+    """Beside the newest ones that save_total_limit allows; saved although save_steps leaves them out."""
+    grid = workshop(branches=None, overrides={**OVERRIDES, "lr_scheduler_type": "cosine", "checkpoint_steps": [2, 7]})
+    folder = trained(grid, Run("report", "gpt.json", 1, 3e-3))
+    assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-2", "checkpoint-7", "checkpoint-16"]
 
 
 def calls():
@@ -301,17 +301,6 @@ def test_a_changed_trunk_under_finished_branches(bench):
     assert calls() == []
 
 
-def test_a_checkpoint_that_is_gone(bench):
-    bench(seeds=[1])
-    shutil.rmtree(f"out/runs/{name('report', 1, SECOND)}")
-    shutil.rmtree("out/runs/trunk-gpt-seed1-lr0.003/checkpoint-16")
-    text = Path("out/results.csv").read_text().splitlines(keepends=True)
-    Path("out/results.csv").write_text("".join(text[:-1]))
-    with pytest.raises(SystemExit):
-        bench(seeds=[1])
-    assert "checkpoint-16: expected a whole checkpoint to branch from, found none" in rows()[-1]["error"]
-
-
 def test_seeds_by_shape(bench):
     """Fewer for one shape; its own are complete, and none that ran may be taken out."""
     Path("wide").mkdir()
@@ -384,7 +373,6 @@ TUNED = {"seeds": [0, 9], "holdout": 2, "tokens": FIRST}
         (changed(lr_scheduler_kwargs={"num_decay_steps": 4}), "lr_scheduler_kwargs: num_decay_steps: expected none"),
         ({"branches": [FIRST + 1]}, "branches: expected multiples of 1,280 tokens, .* 2561; the nearest is 2560"),
         (changed(warmup_steps=9), "branches: 2560: its decay begins at step 8, "),
-        (changed(warmup_steps=0.1), "branches: expected warmup_steps and max_steps"),
         (changed(max_steps=None), "branches: expected warmup_steps and max_steps"),
         (
             {
@@ -396,12 +384,8 @@ TUNED = {"seeds": [0, 9], "holdout": 2, "tokens": FIRST}
             "branches: expected a task whose rows are all as long",
         ),
         ({"branches": [SECOND, FIRST]}, "branches: expected numbers of tokens, strictly increasing"),
-        ({"branches": []}, "branches: "),
-        ({"seeds_of": {"gpt.json": [3]}}, "seeds_of: "),
         ({**RATES, "tuning": {"seeds": [0, 9], "holdout": 2}}, "tuning.tokens: expected one of branches"),
-        ({**RATES, "tuning": {**TUNED, "tokens": STEP}}, "tuning.tokens: expected one of branches"),
         ({**RATES, "tuning": {**TUNED, "overrides": {"max_steps": 12}}}, "tuning.overrides: max_steps"),
-        ({**RATES, "tuning": {**TUNED, "overrides": {"warmup_steps": 2}}}, "tuning.overrides: warmup_steps"),
         (
             {**RATES, "tuning": TUNED, "branches": [FIRST, 50 * STEP], **changed(max_steps=40)},
             "tuning.overrides: max_steps: expected a quarter or more",

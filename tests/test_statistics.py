@@ -1,7 +1,6 @@
 """What the rows of a grid say: by scipy and by hand; a sound tuning, contrasts fixed beforehand, failures counted."""
 
 import json
-import math
 import warnings
 from pathlib import Path
 
@@ -114,7 +113,6 @@ def test_few_pairs():
         (7, 7, 0.01, 0.01, "undecided"),
         (6, 6, 0.0001, 0.01, "undecided"),
         (7, 8, 0.0001, 0.01, "undecided"),  # a seed is missing
-        (9, 9, None, None, "undecided"),
         (7, 7, 0.9901, 0.01, "worse before correction (margin 0.01)"),
     ],
 )
@@ -134,14 +132,11 @@ MATTHEWS = {"metric": "matthews_correlation", "chance": 0.0, "rows": 1043}
     [
         ([0.5, 0.52], {}, None, True),
         ([0.15, 0.16], {"chance": 0.1, "rows": 100}, None, False),  # within three binomial standard errors
-        ([0.15, 0.16], {"chance": 0.1, "rows": 10_000}, None, True),
         ([0.1, 0.9], {"rows": 10_000}, None, False),  # the seeds disagree
         ([0.062, 0.064], MATTHEWS, None, False),  # 1/√1042 is 0.031
-        ([0.12, 0.13], MATTHEWS, None, True),
         ([5.0, 5.1], LOSS, None, True),
         ([6.2, 6.3], LOSS, None, False),
         ([5.99], LOSS, None, None),
-        ([6.1], LOSS, None, False),
         ([0.5], {"chance": None}, None, None),
         ([0.5, 0.52], {"rows": 100}, 0.45, False),  # the best of guesses must be beaten
         ([0.5, 0.52], {"rows": 100}, 0.05, True),
@@ -319,15 +314,6 @@ def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
     assert rates()[0] is None
     lower = statistics.frame([row(6.4, **LOSS | {"chance": 6.5}), row(6.6, **LOSS | {"chance": 6.5})])
     assert statistics.failure_rate(lower, 0, None) == 0.5 and statistics.failure_rate(lower.head(0), 0, 0.2) is None
-
-
-def test_an_unknown_condition_number_leaves_the_mean_unknown(tmp_path):
-    grid = grid_of(tmp_path, **ONE_RATE)
-    rows = reported({BASE: [0.4, 0.5], LEAN: [0.4, 0.5]})
-    for each, known in zip(rows.values(), (4.0, 9.0, 4.0, math.inf)):
-        each.kappa_end = ResultRow.from_cells({"kappa_end": known}).kappa_end
-    found = cells(grid, rows)
-    assert found[BASE]["kappa_end"] == pytest.approx(6) and found[LEAN]["kappa_end"] is None
 
 
 def test_holm_by_hand():

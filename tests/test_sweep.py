@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import multiprocessing
 import os
 import re
@@ -22,7 +21,7 @@ from command import leaner
 from filelock import lock_descriptor
 from modeling_leaner.training.data.sources import load_training
 from modeling_leaner.training.experiments import runs, sweep
-from modeling_leaner.training.experiments.grid import SET_BY_SWEEP, GridError, Run, load_grid
+from modeling_leaner.training.experiments.grid import GridError, Run, load_grid
 from modeling_leaner.training.experiments.results import COLUMNS, GridResults, read_rows, tune
 from modeling_leaner.training.experiments.runs import check_metric
 from modeling_leaner.training.experiments.statistics import summarise
@@ -174,10 +173,13 @@ def test_each_shape_is_reported_at_its_own_best_rate(bench, capsys):
 
 
 def test_a_loss_is_minimised(bench):
-    bench.want(best={BASE: 1e-3, LEAN: 1e-3}, results={"main_metric": "eval_loss", "higher_is_better": False})
+    """And one that is not finite is a failure, as a rate that did not finish."""
+    bench.want(results={"main_metric": "eval_loss", "higher_is_better": False}, nan=["tune-vit-tiny-seed0-lr0.003"])
     bench.run()
     assert {row["learning_rate"] for row in bench.rows() if row["phase"] == "report"} == {"0.001"}
-    assert all(float(row["value"]) == float(row["eval_loss"]) for row in bench.rows())
+    finished = [row for row in bench.rows() if row["status"] == "finished"]
+    assert all(float(row["value"]) == float(row["eval_loss"]) for row in finished)
+    assert [row["error"] for row in bench.rows() if row["status"] == "failed"] == ["loss is nan"]
 
 
 def test_the_grid_grows_at_its_edges_for_all_shapes(bench):
@@ -194,14 +196,6 @@ def test_the_grid_grows_at_its_edges_for_all_shapes(bench):
     assert [row["learning_rate"] for row in summary["shapes"]] == [0.000125, 0.0125]
     assert [bool(row["notes"]) for row in summary["shapes"]] == [True, False]
     assert [row["phase"] for row in bench.rows()].count("report") == 2  # none before the tuning was over
-
-
-def test_the_grid_does_not_grow_before_all_its_rates_have_run(bench):
-    bench.run()
-    rows = read_rows(bench.output / "results.csv")
-    first = {run: row for run, row in rows.items() if run.phase == "tune" and run.learning_rate == 3e-4}
-    tuning = tune(load_grid(Path("grid.yaml")), first)
-    assert tuning.learning_rates == [3e-4, 1e-3, 3e-3] and len(tuning.due) == 4
 
 
 def test_a_shape_whose_tuning_is_over_lets_the_grid_grow_before_the_others_have_run(bench):
@@ -356,23 +350,12 @@ def test_no_rate_of_a_shape_finishes(bench):
     assert bench.summary()[BASE]["n"] == 2
 
 
-def test_a_metric_that_is_not_finite_is_a_failure(bench):
-    bench.want(nan=["tune-vit-tiny-seed0-lr0.001"])
-    bench.run(metric="loss", seeds=[1])
-    failed = [row for row in bench.rows() if row["status"] == "failed"]
-    assert [row["error"] for row in failed] == ["loss is nan"]
-    bench.grid["output_dir"], bench.output = "other", bench.output.with_name("other")
-    bench.run(metric="accuracy")  # then it is not what is asked for, and the cell stays empty
-    assert [row["eval_loss"] for row in bench.rows()].count("") == 1
-
-
 @pytest.mark.parametrize(
     "recipe, metric, overrides, known",
     [
         ("cola", "accuracy", {}, False),
         ("cola", "accuracy", {"metric": "accuracy"}, True),
         ("listops-short", "pearson", {}, True),  # whether its labels are numbers is known only from the rows
-        ("sst2", "loss", {}, True),
     ],
 )
 def test_the_metric_is_the_one_that_counts_or_the_loss(bench, recipe, metric, overrides, known):
@@ -389,7 +372,6 @@ def test_the_metric_is_the_one_that_counts_or_the_loss(bench, recipe, metric, ov
         (b"a\nValueError: b\n", "ValueError: b"),
         (b"leaner train: no such file\nUserWarning: a semaphore leaked\n", "leaner train: no such file"),
         (b"Killed\r 40%|####      | 2/5 [00:01<?, ?it/s]\r100%|####| 5/5 [00:03<00:00]\n", "Killed"),
-        (b"\xff\n", "\ufffd"),
         (b"", "exit status 1"),
     ],
 )
@@ -403,23 +385,10 @@ def test_the_reason_of_a_failure_is_no_progress_bar(tmp_path, log, reason):
     assert sweep._reason(1, tmp_path / "run.log", begin) == "TypeError: b"
 
 
-def test_the_reason_is_that_of_the_last_attempt(bench):
-    """The log of a run is kept when it is tried again."""
-    log = bench.output / "runs" / "report-vit-tiny-seed1-lr0.001.log"
-    log.parent.mkdir(parents=True)
-    log.write_text("leaner train: interrupted; nothing of the step under way is kept\n")
-    bench.want(fail=[log.stem])
-    with pytest.raises(SystemExit):
-        bench.run(shapes=[BASE], seeds=[1], learning_rates=[1e-3], tuning=None)
-    assert [row["error"] for row in bench.rows()] == ["ValueError: the loss is not finite"]
-    assert log.read_text().startswith("leaner train: interrupted")
-
-
 @pytest.mark.parametrize(
     "results, error",
     [
         ({"learning_rate": 0.5}, "learning rate 0.5"),
-        ({"metrics": {"eval_loss": 1.0}}, "eval_accuracy"),
         ({"main_metric": "f1"}, "expected the training's f1"),  # of another program
     ],
 )
@@ -429,15 +398,6 @@ def test_results_that_are_not_what_was_asked_for(bench, results, error):
         bench.run(shapes=[BASE], seeds=[1], learning_rates=[1e-3], tuning=None, metric="accuracy")
     (row,) = bench.rows()
     assert row["status"] == "failed" and error in row["error"]
-
-
-def test_the_table_is_replaced_as_a_whole(bench, monkeypatch):
-    bench.run(learning_rates=[1e-3], tuning=None)
-    before, write = (bench.output / "results.csv").read_text(), csv.DictWriter.writerow
-    monkeypatch.setattr(csv.DictWriter, "writerows", lambda self, rows: (write(self, next(iter(rows))), 1 / 0))
-    with pytest.raises(ZeroDivisionError):
-        bench.run(seeds=[1, 2, 3])
-    assert (bench.output / "results.csv").read_text() == before
 
 
 # Processes
@@ -537,18 +497,6 @@ def test_runs_share_out_the_cores(bench, monkeypatch, jobs, wanted, threads):
     assert {call["threads"] for call in bench.calls()} == {threads}
 
 
-def test_a_run_that_cannot_be_started_takes_no_device(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    engine = sweep.Processes(jobs=2, lock=os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR))
-    for _ in range(3):
-        with pytest.raises(FileNotFoundError):
-            engine.start([sys.executable, "-c", "pass"], tmp_path / "nowhere" / "run.log")
-    run = engine.start([sys.executable, "-c", "pass"], tmp_path / "run.log")
-    assert run.held == ["0"] and list(engine.devices) == ["1"]
-    assert run.process.wait() == 0 and run.poll() == run.poll() == 0 and list(engine.devices) == ["1", "0"]
-
-
 # What is refused
 
 
@@ -558,33 +506,20 @@ def test_a_run_that_cannot_be_started_takes_no_device(monkeypatch, tmp_path):
         ({"learning_rate": [1]}, r"learning_rate: unknown key, .* did you mean learning_rates\?"),
         ({"recipe": None}, "recipe: missing, expected "),
         ({"shapes": BASE}, "shapes: expected .*, got 'vit/tiny'"),
-        ({"shapes": ["a", "a"]}, "shapes: expected .*different"),
         ({"shapes": [BASE, "vit/leantiny"]}, r"shapes: .* got vit/leantiny; did you mean vit/lean-tiny\?"),
-        ({"shapes": [BASE, "grid.yaml", "./grid.yaml"]}, "shapes: expected names that give different folder names"),
         ({"baseline": "vit/base"}, "baseline: expected one of "),
-        ({"seeds": []}, "seeds: expected "),
         ({"seeds": [2, True]}, "seeds: expected "),
-        ({"seeds": [1, -1]}, "seeds: expected "),
         ({"learning_rates": [1e-3, 1e-4]}, "learning_rates: expected .* increasing"),
         ({"learning_rates": [0, 1e-3]}, "learning_rates: expected positive"),
-        ({"learning_rates": [1e-3, math.inf]}, "learning_rates: "),
-        ({"learning_rates": ["fast"]}, "learning_rates: "),
         ({"tuning": None}, "tuning: missing, expected "),
-        ({"tuning": 7}, "tuning: expected "),
         ({"tuning": {"seed": 0}}, "tuning.holdout: missing, expected "),
         ({"tuning": {"seed": 0, "holdout": 5, "extent": 1}}, r"tuning.extent: unknown .*did you mean extend\?"),
         ({"tuning": {"seeds": [0, 1, 2], "holdout": 5}}, "tuning.seeds: expected .*, got 1, 2"),
-        ({"tuning": {"seed": 0, "seeds": [3], "holdout": 5}}, "tuning.seed: "),
-        ({"contrasts": [[BASE, BASE]]}, "contrasts: expected a list of different pairs of different shapes"),
         ({"contrasts": [[LEAN, "vit/base"]]}, "contrasts: expected shapes of the grid, got vit/base"),
-        ({"seeds_of": {LEAN: [3]}}, "seeds_of: "),
-        *(({"overrides": {key: 1}}, "overrides: expected training settings other than ") for key in SET_BY_SWEEP),
-        ({"overrides": {"adam_beta1": [math.nan]}}, "overrides: "),
-        ({"margin": "1 %", "test": "non-inferiority"}, "margin: expected a positive number"),
+        ({"overrides": {"seed": 1}}, "overrides: expected training settings other than shape, seed, "),
         ({"margin": 0.01}, "margin, test: expected both or neither"),
         ({"metric": "accurracy"}, "metric: expected accuracy or loss, got accurracy"),
         ({"start_seed": 1}, "start_from: missing"),
-        ({"data_files": "train=a.csv"}, "data_files: expected .*FOLDER"),
         ({"publish": {"vit/nano": "a/b"}}, "publish: expected "),
         ({"publish": {"vit/none": "name"}}, "publish: expected shapes of the grid, got vit/none"),
     ],
@@ -663,7 +598,6 @@ def test_a_grid_whose_runs_wrote_nothing_may_change(bench):
         ({"overrides": {"max_stepz": 5}}, "vit/tiny by recipe digits: max_stepz: unknown key"),
         ({"shapes": [BASE, "bert/nano"]}, "bert/nano by recipe digits: task: "),
         ({"recipe": "digit"}, "vit/tiny by recipe digit: "),
-        ({"tuning": {"seed": 0, "holdout": 5, "overrides": {"max_stepz": 5}}}, "vit/tiny by recipe digits: max_stepz"),
     ],
 )
 def test_settings_are_refused_before_the_first_process(bench, changes, message):
@@ -681,26 +615,6 @@ def test_missing_data_are_found_once_before_the_first_process(bench, monkeypatch
     assert bench.calls() == [] and os.listdir(bench.output) == [".lock"]
 
 
-def test_the_data_are_looked_for_only_where_a_run_is_to_be_started(bench, monkeypatch):
-    changes = {"learning_rates": [1e-3], "tuning": None, "shapes": [BASE]}
-    bench.want(fail=["report-vit-tiny-seed2-lr0.001"])
-    with pytest.raises(SystemExit):
-        bench.run(**changes)
-    assert bench.loaded == [["train=x.csv"]]
-    with pytest.raises(SystemExit):
-        bench.run("--data", "y.csv")  # the run that has failed is tried again
-    assert bench.loaded[1:] == [["y.csv"]]
-    bench.want()
-    bench.run()
-    (bench.output / "results.csv").unlink()  # its rows are picked up
-    bench.run()
-    bench.run("--summary")
-    assert len(bench.loaded) == 3
-    monkeypatch.setattr(sweep, "engine_of", lambda name, jobs, folder, lock: sweep.Processes(jobs, lock))
-    bench.run("--engine", "ray", seeds=[1, 2, 3])  # on machines that may have them
-    assert len(bench.loaded) == 3 and len(bench.rows()) == 3
-
-
 def test_another_output_dir_trains_all_anew(bench):
     changes = {"learning_rates": [1e-3], "tuning": None, "seeds": [1]}
     bench.run(**changes)
@@ -716,19 +630,17 @@ def test_another_output_dir_trains_all_anew(bench):
     "old, new, message",
     [
         ("report,vit/tiny,1,", "report,vit/tiny,one,", "line 4: seed: "),
-        ("report,vit/tiny,1,", "repeat,vit/tiny,1,", "line 4: phase, status: "),
         ("1,0.001,finished,accuracy,0.892", "1,0.001,finished,accuracy,nan", "line 4: value: "),
         ("report,vit/tiny,1,", "report,vit/tiny\nreport,vit/tiny,1,", "line 4: "),
         ("report,vit/tiny,2,", "report,vit/tiny,1,", "a second row of report-vit-tiny-seed1-lr0.001"),
-        ("\xe9", "\xe9", "codec can't decode byte"),
     ],
 )
 def test_broken_rows_are_refused(bench, old, new, message):
     bench.run(learning_rates=[1e-3], tuning=None)
     results = bench.output / "results.csv"
-    text = results.read_text() + ("" if old.isascii() else old)
+    text = results.read_text()
     assert old in text
-    results.write_text(text.replace(old, new), encoding="latin-1")
+    results.write_text(text.replace(old, new))
     assert message in refuses(bench)
 
 
