@@ -100,7 +100,7 @@ def test_the_file_says_where_it_was_measured(run, shape, tmp_path):
     path = tmp_path / "cells.csv"
     provenance = dict(line[2:].split(": ", 1) for line in path.read_text().splitlines() if line.startswith("# "))
     assert provenance["torch"] == torch.__version__ and float(provenance["matrix_product_flops float32"]) > 0
-    with pytest.raises(SystemExit, match=r"--csv: .*cells.csv exists already"):
+    with pytest.raises(SystemExit, match="cells.csv exists already"):
         leaner("bench", "--shapes", shape("bert"), *SHORT, "--csv", path)
 
 
