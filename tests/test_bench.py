@@ -176,12 +176,10 @@ def test_units_of_the_processor_decide_the_dtypes(run, shape, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--dtypes", "float23"), "did you mean float32?"),
         (("--shapes", "vit/nanoo"), "did you mean vit/nano?"),
         (("vit/nanoo",), "did you mean vit/nano?"),
         (("--shapes", "vit/nano", "--phases", "decoding"), "none of --shapes generates text"),
         (("--shapes", "gpt/nano", "--heads", 3), "gpt/nano: num_attention_heads 3: "),
-        (("--head-dim", 8, 16, 8), "--head-dim 8: given twice"),
         (("--shapes", "bert/nano", *SHORT[:2], *SHORT[4:], "--attentions", "no_such"), "none of the 4 cells can run"),
     ],
 )
