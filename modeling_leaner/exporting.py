@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim
 from transformers import GenerationMixin
 from transformers.cache_utils import Cache, DynamicCache
 
@@ -24,10 +23,6 @@ from .conversion import load_lean
 from .files import whole_folder, write_json
 from .hub import check_vocabulary, copy_into, load_processors, read_source_json, sentence_transformers_files
 from .layers_leaner import LeanPreTrainedModel
-
-
-if TYPE_CHECKING:
-    import onnx_ir
 
 
 ONNX_FILE = "onnx/model.onnx"  # the names that transformers.js, fastembed and TEI read
@@ -39,9 +34,7 @@ ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 CACHE = "past_key_values"
 CHOICES = 3  # of made-up inputs for multiple choice
 PADDED = 2  # tokens of a made-up row
-# The largest difference that a file may have, as in Parity:
-IN_FLOAT32 = 1e-3  # rounding gives 1e-6, a mask or a cache that is ignored more than 1e-2
-IN_INT8 = 0.2  # of the published models 0.15 at most, 0.02 in the middle
+LARGEST_DIFFERENCE = 1e-3  # as in Parity: rounding gives 1e-6, a mask or a cache that is ignored more than 1e-2
 RANKS_BY_TOKEN = {"last_hidden_state": 3, "hidden_states": 3, "logits": 3, "start_logits": 2, "end_logits": 2}
 
 Inputs = dict[str, torch.Tensor | list[torch.Tensor]]
@@ -169,18 +162,9 @@ def dynamic_axes(exportable: ExportableModel) -> dict[str, dict[int, str]]:
     return axes
 
 
-def trace(exportable: ExportableModel) -> ExportedProgram:
-    """The graph as torch.export records it, without the places in source files that it keeps of each operation."""
-    inputs = make_inputs(exportable)
-    shapes = {}
-    for name, axes in dynamic_axes(exportable).items():
-        free = dict.fromkeys(axes, Dim.DYNAMIC)
-        shapes[name] = [free for _ in inputs[CACHE]] if name == CACHE else free
-    with torch.no_grad():
-        program = torch.export.export(exportable, (), inputs, dynamic_shapes=shapes)
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # with paths of this machine
-    return program
+def of_each_tensor(shapes: dict[str, dict], inputs: Inputs) -> dict[str, dict | list[dict]]:
+    """The axes of the cache for each of its tensors, as the exporters want them."""
+    return {name: [axes] * len(inputs[CACHE]) if name == CACHE else axes for name, axes in shapes.items()}
 
 
 # Files, written and run as users run them
@@ -201,8 +185,13 @@ def without_remarks() -> Iterator[None]:
 
 def write_torch(exportable: ExportableModel, path: Path) -> None:
     """A program of torch.export, which `torch.export.load` reads."""
-    with without_remarks():
-        torch.export.save(trace(exportable), path)
+    inputs = make_inputs(exportable)
+    shapes = {name: dict.fromkeys(axes, Dim.DYNAMIC) for name, axes in dynamic_axes(exportable).items()}
+    with without_remarks(), torch.no_grad():
+        program = torch.export.export(exportable, (), inputs, dynamic_shapes=of_each_tensor(shapes, inputs))
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # with paths of this machine
+        torch.export.save(program, path)
 
 
 def load_torch(path: Path) -> Forward:
@@ -214,15 +203,19 @@ def load_torch(path: Path) -> Forward:
 
 def write_onnx(exportable: ExportableModel, path: Path) -> None:
     """An ONNX graph with named axes, and without the places in source files that torch notes at every node."""
-    with without_remarks():
+    inputs = make_inputs(exportable)
+    with without_remarks(), torch.no_grad():
         import onnx_ir
 
-        inputs = list(flattened(make_inputs(exportable)))
-        outputs = output_names(exportable)
         model = torch.onnx.export(
-            trace(exportable), input_names=inputs, output_names=outputs, dynamo=True, verbose=False
+            exportable,
+            kwargs=inputs,
+            dynamic_shapes=of_each_tensor(dynamic_axes(exportable), inputs),
+            input_names=list(flattened(inputs)),
+            output_names=list(exportable(**inputs)),
+            dynamo=True,
+            verbose=False,
         ).model
-        name_axes(model, exportable)
         graph = model.graph
         nodes = list(graph.all_nodes())
         values = [value for node in nodes for value in node.outputs]
@@ -230,29 +223,6 @@ def write_onnx(exportable: ExportableModel, path: Path) -> None:
             part.metadata_props.clear()
         size = sum(weight.nbytes for weight in exportable.model.parameters())
         onnx_ir.save(model, path, external_data=f"{path.name}.data" if size > LARGEST_FILE else None)
-
-
-def output_names(exportable: ExportableModel) -> list[str]:
-    """The names of a graph's outputs, in order."""
-    with torch.inference_mode():
-        return list(exportable(**make_inputs(exportable)))
-
-
-def name_axes(onnx_model: "onnx_ir.Model", exportable: ExportableModel) -> None:
-    """Gives the free axes of inputs and outputs, which torch numbers, the names of `dynamic_axes`."""
-    import onnx_ir
-
-    names = {}
-    axes = dynamic_axes(exportable)
-    for value in onnx_model.graph.inputs:
-        for axis, name in axes[value.name.partition(".")[0]].items():
-            names.setdefault(str(value.shape[axis]), name)
-            value.shape[axis] = onnx_ir.SymbolicDim(name)
-    for value in onnx_model.graph.outputs:
-        for axis, size in enumerate(value.shape):
-            if isinstance(size, onnx_ir.SymbolicDim):
-                total = "past + length" if value.name.startswith("present.") else str(size)
-                value.shape[axis] = onnx_ir.SymbolicDim(names.get(str(size), total))
 
 
 def write_onnx_int8(whole: Path, path: Path) -> None:
@@ -407,7 +377,7 @@ def export(kind: str, source: str, output: Path, int8: bool = True) -> list[Expo
         write(exportable, folder / file)
         exported = [compared(exportable, load, folder, file)]
         difference = exported[0].parity.difference
-        if difference > IN_FLOAT32:
+        if difference > LARGEST_DIFFERENCE:
             raise ValueError(f"{source}: its {kind} file differs from it by {difference:.1e}; not kept")
         if kind == "onnx" and int8:
             write_onnx_int8(folder / ONNX_FILE, folder / ONNX_INT8_FILE)
@@ -422,6 +392,7 @@ def export(kind: str, source: str, output: Path, int8: bool = True) -> list[Expo
     return exported
 
 
+@torch.inference_mode()
 def document(exportable: ExportableModel, exported: list[Exported]) -> dict[str, object]:
     """What parity.json holds; shapes of inputs have names instead of free sizes."""
     axes = dynamic_axes(exportable)
@@ -432,6 +403,6 @@ def document(exportable: ExportableModel, exported: list[Exported]) -> dict[str,
     return {
         "architecture": type(exportable.model).__name__,
         "inputs": inputs,
-        "outputs": output_names(exportable),
+        "outputs": list(exportable(**make_inputs(exportable))),
         "files": [{"file": each.file, "bytes": each.bytes, **asdict(each.parity)} for each in exported],
     }
