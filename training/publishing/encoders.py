@@ -236,7 +236,8 @@ def rivals(layers: int) -> list[dict]:
     table = pd.read_csv(RIVALS, comment="#")
     as_fast = table[table["relative_speed"] >= 1]
     ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]
-    return pd.concat([table[table["layers"] == layers], ends]).drop_duplicates("model").to_dict("records")
+    chosen = pd.concat([table[table["layers"] == layers], ends]).drop_duplicates("model").astype(object)
+    return chosen.where(chosen.notna(), None).to_dict("records")
 
 
 def metadata(results: Mapping) -> str:
