@@ -42,14 +42,6 @@ def test_the_files_that_travel_survive_the_hub():
         assert imported <= sys.stdlib_module_names | LIBRARIES
 
 
-def test_one_attention_and_one_block():
-    classes = [
-        node.name for path in TRAVELLING for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)
-    ]
-    assert [name for name in classes if name.endswith("Attention")] == ["DefaultAttention", "LeanAttention"]
-    assert [name for name in classes if name.endswith("Block")] == ["LeanBlock", "LeanPostNormBlock"]
-
-
 def test_constraints_pin_exactly_and_cover_every_requirement():
     import configparser
 
