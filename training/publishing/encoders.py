@@ -5,6 +5,7 @@ and the ONNX graph in 8 bits. results.json holds how it was trained and the scor
 """
 
 import json
+import re
 import shlex
 import shutil
 import tempfile
@@ -220,6 +221,7 @@ def card(folder: Path) -> str:
         kept=lambda model: kept(model, parent),
         rivals=rivals(len(results["heads_per_layer"])),
         is_plain=is_plain(folder),
+        trained_length=re.search(r"--max_length[ =](\d+)", " ".join(results["commands"]))[1],
         repository=repository(results["name"]),
         project=project_link(),
     )
