@@ -7,7 +7,7 @@ import yaml
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.runs import check_grid, run_arguments
 from modeling_leaner.training.experiments.sweep import write_guesses
-from modeling_leaner.training.settings import RECIPES
+from modeling_leaner.training.reading import RECIPES
 
 from modeling_leaner.shapes import load_config, load_shape
 

@@ -11,7 +11,7 @@ import torch
 import transformers
 from modeling_leaner.training import benchmarking
 from modeling_leaner.training.benchmarking import Bench, made_up_batch, measure
-from modeling_leaner.training.settings import read_recipe
+from modeling_leaner.training.reading import read_recipe
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
 from typer.testing import CliRunner

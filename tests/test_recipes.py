@@ -10,7 +10,7 @@ from modeling_leaner.training import settings as arguments
 from modeling_leaner.training import train
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.settings import RECIPES, recipe_names
+from modeling_leaner.training.reading import RECIPES, recipe_names
 from modeling_leaner.training.tasks import TASKS
 from training_data import merged, read_lines, save_encoder, write_rows, write_shape
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import yaml
 
 from modeling_leaner.files import read_text
+from modeling_leaner.terminal import did_you_mean
 
 
+RECIPES = Path(__file__).parent / "recipes"
 MOST_BYTES = 1_000_000
 MOST_VALUES = 10_000  # with aliases written out: a few lines of these can be more than fit into memory
 QuickLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # where PyYAML was built without libyaml, a slow one
@@ -155,3 +157,21 @@ def read_yaml(path: Path) -> dict[str, object]:
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected keys and values, got {type(values).__name__}")
     return values
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
+    """File and settings of a recipe, by its name or path.
+
+    Raises:
+        ValueError: names the file, or lists the recipes where the name is none.
+    """
+    path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
+    if not path.is_file():
+        near = did_you_mean(name, recipe_names())
+        raise ValueError(f"{name}: no such recipe file, nor one of {', '.join(recipe_names())}{near}")
+    return path, read_yaml(path)

@@ -24,10 +24,9 @@ from transformers.trainer_utils import HubStrategy
 
 from modeling_leaner.terminal import did_you_mean, did_you_mean_path
 
-from .reading import given_options, read_yaml
+from .reading import given_options, read_recipe
 
 
-RECIPES = Path(__file__).parent / "recipes"
 METRICS = {  # of each task; the first counts if none is named. Checked before the tasks are imported
     "image-classification": ("accuracy", "f1", "matthews_correlation", "loss"),
     "masked-lm": ("loss", "perplexity", "accuracy"),
@@ -429,24 +428,6 @@ def copy_options(recipe: Mapping[str, object], data_files: Sequence[str]) -> lis
     """As `data_options`, with the recipe's `--holdout`: the same rows of the copy are held out again."""
     held_out = words_of({"holdout": recipe.get("holdout")}) if data_files else []
     return [*data_options(data_files), *held_out]
-
-
-def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
-    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
-
-
-def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
-    """File and settings of a recipe, by its name or path.
-
-    Raises:
-        ValueError: names the file, or lists the recipes where the name is none.
-    """
-    path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
-    if not path.is_file():
-        near = did_you_mean(name, recipe_names())
-        raise ValueError(f"{name}: no such recipe file, nor one of {', '.join(recipe_names())}{near}")
-    return path, read_yaml(path)
 
 
 def recipe_words(recipe: str) -> list[str]:

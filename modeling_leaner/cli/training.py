@@ -15,6 +15,7 @@ from typer import Argument, Option
 from ..names import check_shape
 from ..process import INTERRUPTED
 from ..terminal import plain_console
+from ..training.reading import given_options, read_recipe, recipe_names
 from .command import (
     RESEARCH,
     Command,
@@ -58,12 +59,18 @@ Sizes = Annotated[
 ]
 
 
+def readable_recipe(name: str | None) -> str | None:
+    if name is not None:
+        read_recipe(name)
+    return name
+
+
 class TrainCommand(KeyCommand):
     """`leaner train`, whose help lists this package's keys by group; transformers documents its own."""
 
     def format_help(self, context: typer.Context, formatter: Any) -> None:
         super().format_help(context, formatter)
-        from ..training.settings import recipe_names, settings_by_group
+        from ..training.settings import settings_by_group
 
         console = plain_console()
         console.print(f"Recipes: {', '.join(recipe_names())}; or a file of your own.")
@@ -78,7 +85,7 @@ class TrainCommand(KeyCommand):
 @commands.command(cls=TrainCommand)
 def train(
     context: typer.Context,
-    recipe: Annotated[str | None, Argument(help="Name or file of a recipe; first, if given.")] = None,
+    recipe: Annotated[str | None, Argument(help="Name or file; first, if given.", callback=readable_recipe)] = None,
     shape: Annotated[str | None, Option(help="Named shape, folder, config file or Hub id.", callback=named)] = None,
     output_dir: Annotated[
         str | None, Option(help="Folder of the run.", show_default="runs/RECIPE/SHAPE-seedN")
@@ -99,12 +106,10 @@ def train(
 
 def check_keys(recipe: str | None, options: list[str]) -> None:
     """Raises ValueError for a recipe, key or file that is none, or another task's metric, before a run's imports."""
-    from ..training.reading import given_options
     from ..training.settings import (
         check_data_files,
         check_metric,
         check_modality,
-        read_recipe,
         settings_parser,
         split_files,
     )

@@ -54,6 +54,7 @@ def print_evaluation(model: str, options: list[str], as_json: bool = False) -> N
         return
     for key, value in sorted(results["metrics"].items()):
         print(f"{key}: {'undefined' if value is None else f'{value:.4f}'}")
+    print(f"{results['rows']:,} rows, {results['rows_per_second']:.0f} rows/s")
 
 
 def evaluate(model: str, options: list[str]) -> dict[str, object]:

@@ -24,8 +24,9 @@ from modeling_leaner.files import read_json, read_object, write_bytes, write_jso
 from modeling_leaner.hub import files_of
 
 from ..data.sources import Rows
+from ..reading import read_recipe
 from ..records.results import RESULTS
-from ..settings import RecipeArguments, read_recipe
+from ..settings import RecipeArguments
 from .loading import PreparedRun, recorded_settings
 
 
