@@ -277,7 +277,7 @@ def test_cards(cases, tmp_path):
         card = judge(tmp_path)
         if card is not None:
             kept = yaml.safe_load(card.data.to_yaml())
-            for key, value in yaml.safe_load(content).items():
+            for key, value in (yaml.safe_load(content) or {}).items():
                 if value is not None and key != "model-index":
                     assert key in kept, key
 
