@@ -184,31 +184,18 @@ RECIPES = [yaml.safe_load((ROOT / "training" / "recipes" / f"{name}.yaml").read_
            ("digits", "sst2", "squad", "enwik8-text-masked", "imagenet-1k")]  # fmt: skip
 
 
-def as_written(value: object) -> object:
-    """A setting as a recipe writes it."""
-    value = getattr(value, "value", value)
-    if isinstance(value, list):
-        return [str(item) for item in value]
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return value
-    return str(value)
-
-
 def same_setting(stated: object, kept: object) -> bool:
     """Whether a setting has the value that a recipe gives it, which may be the text of a number."""
-    if as_written(stated) == as_written(kept) or stated == kept:
-        return True
+    kept = getattr(kept, "value", kept)
+    if isinstance(kept, list):
+        return list(map(str, stated if isinstance(stated, list) else [stated])) == list(map(str, kept))
     if isinstance(kept, bool):
         truths = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
         return str(stated).lower() in truths[not kept]
     if isinstance(stated, str) and isinstance(kept, dict):
         return json.loads(stated) == kept
-    if isinstance(kept, list) and not isinstance(stated, list):
-        return same_setting([stated], kept)
     try:
-        return float(stated) == float(kept)
+        return stated == kept or str(stated) == str(kept) or float(stated) == float(kept)
     except (TypeError, ValueError):
         return False
 

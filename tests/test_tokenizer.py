@@ -121,17 +121,11 @@ def test_training_is_deterministic(tmp_path):
 @pytest.mark.full
 def test_training_is_the_same_in_another_process(tmp_path):
     here = fingerprints(tmp_path)
+    command = "import sys, pathlib, test_tokenizer as t; print(t.fingerprints(pathlib.Path('.')))"
+    threads = {"PYTHONHASHSEED": "1", "RAYON_NUM_THREADS": "4", "TOKENIZERS_PARALLELISM": "true"}
+    environment = {"PYTHONPATH": str(Path(__file__).parent), **threads}
     process = subprocess.run(
-        [sys.executable, "-c", "import sys, pathlib, test_tokenizer as t; print(t.fingerprints(pathlib.Path('.')))"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={
-            "PYTHONPATH": str(Path(__file__).parent),
-            "PYTHONHASHSEED": "1",
-            "RAYON_NUM_THREADS": "4",
-            "TOKENIZERS_PARALLELISM": "true",
-        },
+        [sys.executable, "-c", command], capture_output=True, text=True, cwd=tmp_path, env=environment
     )
     assert process.returncode == 0 and process.stdout == f"{here}\n", process.stderr
 
@@ -140,23 +134,15 @@ def test_training_is_the_same_in_another_process(tmp_path):
     ("kind", "family", "texts", "vocab_size", "message"),
     [
         ("byte-bpe", "bert", TEXTS, 260, "vocab_size=260 is too small: 256 bytes and 5 special tokens need 261"),
-        ("bytes", "gpt", TEXTS, 256, "vocab_size=256 is too small: 256 bytes and 1 special tokens need 257"),
         ("words", "bert", ["b a", "c a"], 7, "vocab_size=7 is too small: 3 words and 5 special tokens need 8"),
         ("wordpiece", "gpt", ["ab!"], 5, "too small: 3 characters, 2 of them also inside words, and 1 .* need 6"),
-        *(
-            (kind, "bert", texts, 600, "no text")
-            for kind in ("byte-bpe", "words")
-            for texts in ([], iter([]), ["", " "])
-        ),
+        *((kind, "bert", iter([" \n"]), 600, "no text") for kind in ("byte-bpe", "wordpiece", "words")),
         *((kind, "bert", ["a", "b", None], 600, "row 3 .* NoneType") for kind in ("byte-bpe", "wordpiece", "words")),
-        ("wordpiece", "bert", iter([" \n"]), 600, "no text"),
-        ("byte-bpe", "bert", ["a"] * 2500 + [b"a"], 600, "row 2501 of the texts is of type bytes, not a string"),
     ],
 )
 def test_errors(kind, family, texts, vocab_size, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=message):
         train_tokenizer(texts, kind, vocab_size, 64, family)
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture
@@ -173,8 +159,7 @@ def sources(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
-@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("kind, streaming", [*((kind, False) for kind in TOKENIZER_KINDS), ("words", True)])
 def test_command(kind, streaming, sources, tmp_path, capsys):
     output = tmp_path / "deep" / "out"
     arguments = ["--kind", kind, "--vocab_size", "600", "--max_length", "77", "--data_files", "a.txt", "b.txt"]

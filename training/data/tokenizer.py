@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from modeling_leaner.family import FAMILIES
 from modeling_leaner.files import whole_folder
@@ -23,7 +24,6 @@ from .sources import TextSource
 TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
 SPECIAL_TOKENS = {name: family.special_tokens for name, family in FAMILIES.items() if family.special_tokens}
 MAX_ALPHABET = 1000  # characters that WordPiece keeps, the most frequent ones, as BERT's training in tokenizers does
-MOST_TOKENS = 2**20  # of a vocabulary that is trained: the trainers set aside memory for all of it
 
 
 def train_tokenizer(
@@ -116,10 +116,8 @@ def _byte_bpe(texts: Iterable[str], vocab_size: int, special: list[str]) -> Toke
 
 def _bytes(special: list[str]) -> Tokenizer:
     """One token per byte of UTF-8: the id of byte b is b plus the number of special tokens."""
-    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}  # these stand for themselves
-    hidden = itertools.count(256)
-    alphabet = [chr(byte if byte in visible else next(hidden)) for byte in range(256)]
-    vocabulary = {token: index for index, token in enumerate([*special, *alphabet])}
+    characters = bytes_to_unicode()
+    vocabulary = {token: index for index, token in enumerate([*special, *map(characters.get, range(256))])}
     tokenizer = _byte_level(models.BPE(vocabulary, []), use_regex=False)
     tokenizer.add_special_tokens(special)
     return tokenizer
@@ -198,8 +196,6 @@ def write_tokenizer(
         ValueError: what `train_tokenizer` or `TextSource` refuses.
         FileExistsError: the output folder exists.
     """
-    if vocab_size > MOST_TOKENS:
-        raise ValueError(f"vocab_size: expected at most {MOST_TOKENS:,}, got {vocab_size:,}")
     if output_dir.exists():
         raise FileExistsError(f"{output_dir} exists already")
     texts = source.read()

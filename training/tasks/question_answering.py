@@ -16,6 +16,8 @@ from datasets import IterableDataset
 from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
+from modeling_leaner.files import naming
+
 from ..data.sources import Rows, find_text_column, require_columns
 from ..settings import RecipeArguments
 from .base import Batch, TextTask, check_text, prepared_rows
@@ -53,7 +55,7 @@ class QuestionAnswering(TextTask):
         require_columns(rows, self.columns(), source)
         if isinstance(rows, IterableDataset):
             raise ValueError("streaming: question-answering needs the whole split")
-        key = (self.name, "by row", self.length, self.arguments.doc_stride, training, self.reading_key())
+        key = (self.name, "by row number", self.length, self.arguments.doc_stride, training, self.reading_key())
         function = partial(self._read, training=training, source=source)
         return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"windows of {source}")
 
@@ -65,11 +67,10 @@ class QuestionAnswering(TextTask):
     def _read(self, batch: dict[str, list], indices: list[int], training: bool, source: str) -> dict:
         for column in ("question", "context"):
             check_text(batch, column, indices, source)
-        by_row = {**batch, "id": indices}  # ids of one's own data may be those of a text with many questions
-        try:
+        # ids of one's own data may be those of a text with many questions: rows go by their number, as in messages
+        by_row = {**batch, "id": [index + 1 for index in indices]}
+        with naming(source):
             return windows(by_row, self.processing, self.length, self.arguments.doc_stride, training)
-        except ValueError as error:
-            raise ValueError(f"{source}: {error}") from error
 
     def collate(self, rows: list[dict]) -> Batch:
         batch = self.collate_text(rows)
@@ -85,8 +86,8 @@ class QuestionAnswering(TextTask):
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         starts, ends = prediction.predictions[:, 0], prediction.predictions[:, 1]
-        references = {row: answers["text"] for row, answers in enumerate(self.examples["answers"])}
-        contexts = [{"id": row, "context": context} for row, context in enumerate(self.examples["context"])]
+        references = {row: answers["text"] for row, answers in enumerate(self.examples["answers"], 1)}
+        contexts = [{"id": row, "context": context} for row, context in enumerate(self.examples["context"], 1)]
         some_are_empty = not all(references.values())
         predicted = best_spans(starts, ends, self.features, contexts, may_be_empty=some_are_empty)
         return exact_match_and_f1(predicted, references)
@@ -113,7 +114,7 @@ def windows(
         room = max_length - special - len(tokens)
         if room <= doc_stride:
             raise ValueError(
-                f"{_row(row_id)}: a question of {len(tokens)} tokens leaves room for {max(room, 0)} tokens of "
+                f"row {row_id}: a question of {len(tokens)} tokens leaves room for {max(room, 0)} tokens of "
                 f"context, and windows that share {doc_stride} need {doc_stride + 1} (max_length={max_length})"
             )
     spans = [answer_span(*row) for row in zip(batch["id"], batch["context"], batch["answers"])]
@@ -131,21 +132,16 @@ def windows(
         [list(offset) if sequence == 1 else OUTSIDE for offset, sequence in zip(window, encoded.sequence_ids(number))]
         for number, window in enumerate(encoded.pop("offset_mapping"))
     ]
-    positions = []
-    for window, row in enumerate(rows):
-        first = window == 0 or rows[window - 1] != row
-        last = window == len(rows) - 1 or rows[window + 1] != row
-        positions.append(_positions(offsets[window], spans[row], first, last))
+    around = [None, *rows, None]
+    positions = [
+        _positions(offsets[window], spans[row], first=around[window] != row, last=around[window + 2] != row)
+        for window, row in enumerate(rows)
+    ]
     starts, ends = map(list, zip(*positions))
     out = {**encoded, "start_positions": starts, "end_positions": ends}
     if not training:
         out |= {"example_id": [batch["id"][row] for row in rows], "offset_mapping": offsets}
     return out
-
-
-def _row(row_id: int | str) -> str:
-    """A row as messages name it: by its number, from 1, if its id is the index; else by its id."""
-    return f"row {row_id + 1 if isinstance(row_id, int) else row_id}"
 
 
 def answer_span(row_id: int | str, context: str, answers: Mapping[str, Sequence]) -> tuple[int, int] | None:
@@ -159,10 +155,10 @@ def answer_span(row_id: int | str, context: str, answers: Mapping[str, Sequence]
         places = [context[start : start + len(text)] if start >= 0 else "" for text, start in pairs]
     except (KeyError, TypeError, ValueError) as error:
         form = '{"text": [...], "answer_start": [...]} of equal length'
-        raise ValueError(f"{_row(row_id)}: answers: expected {form}, got {answers!r:.60}") from error
+        raise ValueError(f"row {row_id}: answers: expected {form}, got {answers!r:.60}") from error
     for (text, start), actual in zip(pairs, places):
         if actual != text:
-            raise ValueError(f"{_row(row_id)}: the answer {text!r} is not at character {start}, where {actual!r} is")
+            raise ValueError(f"row {row_id}: the answer {text!r} is not at character {start}, where {actual!r} is")
     if not pairs or not pairs[0][0].strip():
         return None
     text, start = pairs[0]
@@ -241,15 +237,6 @@ def normalise(answer: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
-def _f1(prediction: str, reference: str) -> float:
-    """Harmonic mean of precision and recall over the bags of words; two answers without words are equal."""
-    predicted = normalise(prediction).split()
-    wanted = normalise(reference).split()
-    if not predicted or not wanted:
-        return float(predicted == wanted)
-    return 2 * (Counter(predicted) & Counter(wanted)).total() / (len(predicted) + len(wanted))
-
-
 def exact_match_and_f1(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """SQuAD's two measures over all questions, as fractions 0..1 (its tables show percentages).
 
@@ -259,8 +246,15 @@ def exact_match_and_f1(predictions: Mapping[str, str], references: Mapping[str, 
     exact = []
     overlap = []
     for row_id, answers in references.items():
-        prediction = predictions[row_id]
-        answers = [answer for answer in answers if normalise(answer)] or [""]
-        exact.append(float(normalise(prediction) in map(normalise, answers)))
-        overlap.append(max(_f1(prediction, answer) for answer in answers))
+        prediction = normalise(predictions[row_id])
+        wanted = [answer for answer in map(normalise, answers) if answer] or [""]
+        exact.append(float(prediction in wanted))
+        overlap.append(max(_f1(prediction.split(), answer.split()) for answer in wanted))
     return {"exact_match": sum(exact) / len(exact), "f1": sum(overlap) / len(overlap)}
+
+
+def _f1(predicted: list[str], wanted: list[str]) -> float:
+    """Harmonic mean of precision and recall over the bags of words; two answers without words are equal."""
+    if not predicted or not wanted:
+        return float(predicted == wanted)
+    return 2 * (Counter(predicted) & Counter(wanted)).total() / (len(predicted) + len(wanted))
