@@ -96,16 +96,16 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         elif arguments.tokenizer in ("bytes", "words"):
             fields["vocab_size"] = min(config.vocab_size, len(processing))
         task.config = with_fields(config, arguments, fields)
+        if arguments.streaming:
+            rows = rows.shuffle(seed=arguments.seed, buffer_size=10_000)
+        with naming(source, (UnicodeDecodeError,)):  # some formats are read before they are decoded
+            train = task.prepare(rows, source, training=True).with_format("numpy")
         training_data = {
             "rows": len(rows) if hasattr(rows, "__len__") else None,  # None of a stream
             # None of images: to decode them all would take long
             "sha256": content_sha256(rows, task.columns()) if task.modality is TEXT else None,
             "local": bool(arguments.data_files),
         }
-        if arguments.streaming:
-            rows = rows.shuffle(seed=arguments.seed, buffer_size=10_000)
-        with naming(source, (UnicodeDecodeError,)):  # some formats are read before they are decoded
-            train = task.prepare(rows, source, training=True).with_format("numpy")
         taught, train = with_teacher(task, train)
         return PreparedRun(arguments, taught, train, training_data, prepare_held_out(task, held_out))
 
