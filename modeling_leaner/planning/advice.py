@@ -63,47 +63,35 @@ class Case:
         """Parameters without embeddings."""
         return self.config.count_parameters().without_embeddings
 
+    @property
+    def block_size(self) -> int:
+        """Weights of the blocks, L·(4·d·heads·size + 2·d·M), as `sovit_shape` counts them."""
+        inner = sum(self.config.heads_per_layer) * self.config.head_dim
+        return self.width * (4 * inner + 2 * self.config.intermediate_size * self.layers)
+
 
 def within(size: float, low: float, high: float) -> bool:
     """Whether a size lies in a printed range, whose ends are rounded: 1 % beyond them counts as inside."""
     return 0.99 * low <= size <= 1.01 * high
 
 
+def is_gpt(case: Case) -> bool:
+    return case.family == "gpt"
+
+
 # Depth-Width (Levine et al. 2020, arXiv 2006.12467): the asymptotic floor and the fitted law, which differ greatly.
 
-FIT_A = 5.039
-FIT_B = 0.0555
-FIT_DEPTHS = (6, 48)
+FIT_DEPTHS = (6, 48)  # layers of the models that were fitted
 
 
 def depth_floor(width: float) -> float:
-    """L_th = log3(d), in layers: below it depth is worth far more than width. Asymptotic. Levine et al. 2020."""
+    """L_th = log3(d), in layers: below it depth is worth far more than width. Asymptotic."""
     return log(width, 3)
 
 
-def floor_parameters(layers: int) -> float:
-    """The most parameters for which `layers` reach the floor: N = 12·L·9^L, from N = 12·L·d² and L = log3(d)."""
-    return 12 * layers * 9**layers
-
-
-def minimal_depth(parameters: float) -> int:
-    """The smallest L with N ≤ 12·L·9^L: the floor for a budget, in layers."""
-    return next(layers for layers in range(1, 100) if floor_parameters(layers) >= parameters)
-
-
-def fitted_width(layers: float) -> float:
-    """d*(L) = exp(5.039 + 0.0555·L): the width at which L layers are best. Fitted for 6 ≤ L ≤ 48."""
-    return exp(FIT_A + FIT_B * layers)
-
-
-def fitted_depth(width: float) -> float:
-    """L = (ln d − 5.039) / 0.0555: the depth that is best at a width, the inverse of `fitted_width`."""
-    return (log(width) - FIT_A) / FIT_B
-
-
 def fitted_parameters(layers: float) -> float:
-    """N(L) = 12·L·d*(L)²: the size at which L layers are best."""
-    return 12 * layers * fitted_width(layers) ** 2
+    """N(L) = 12·L·d*(L)², the size at which L layers are best, by the width d*(L) = exp(5.039 + 0.0555·L)."""
+    return 12 * layers * exp(5.039 + 0.0555 * layers) ** 2
 
 
 def fitted_depth_of_size(parameters: float) -> float:
@@ -111,11 +99,10 @@ def fitted_depth_of_size(parameters: float) -> float:
     return brentq(lambda layers: fitted_parameters(layers) - parameters, 0, 400)
 
 
-def fits_measured(case: Case) -> bool:
-    """Whether the fit was made over such sizes and depths of a language model."""
+def fit_measured(case: Case) -> bool:
     low, high = FIT_DEPTHS
     size_is_in = fitted_parameters(low) <= case.inner_size <= fitted_parameters(high)
-    return size_is_in and low <= case.layers <= high and case.family == "gpt"
+    return size_is_in and low <= case.layers <= high and is_gpt(case)
 
 
 def rank_ratio(case: Case) -> float:
@@ -152,7 +139,7 @@ def lean_loss(case: Case) -> float | None:
     off_heads = max(case.config.heads_per_layer) - max(start.heads_per_layer) * heads[1] / heads[0]
     if max(abs(off_layers), abs(off_heads)) > 0.5:  # to the nearest whole ones
         return None
-    return LOSS_OF_LEAN_GPT if case.family == "gpt" else 0.0
+    return LOSS_OF_LEAN_GPT if is_gpt(case) else 0.0
 
 
 def lean_measured(case: Case) -> bool:
@@ -160,7 +147,7 @@ def lean_measured(case: Case) -> bool:
     start = case.start
     if start is None:
         return True
-    if case.family == "gpt":
+    if is_gpt(case):
         return (start.num_hidden_layers, start.hidden_size) == (8, 96)
     kept = [
         (each.hidden_size, each.intermediate_size, max(each.heads_per_layer) * each.head_dim)
@@ -169,18 +156,12 @@ def lean_measured(case: Case) -> bool:
     return kept[0] == kept[1] and case.size < start.count_parameters().total
 
 
-DEEP_ENOUGH = (32, 36)  # layers at which the gain from deepening converges (T5)
 MOBILE_SHAPES = {125e6: 30, 350e6: 32}  # parameters, layers
 
 
 def mobile_margin(case: Case) -> float:
     """Layers more than the published shape of the nearest size has."""
     return case.layers - MOBILE_SHAPES[min(MOBILE_SHAPES, key=lambda size: abs(log(case.size / size)))]
-
-
-SOVIT_EXPONENTS = {"layers": 0.45, "width": 0.22, "mlp": 0.6}
-SOVIT_ANCHOR = {"layers": 27, "width": 1152, "mlp": 4304}
-SOVIT_RANGE = (129e6, 411e6)  # parameters of the blocks of the two published shapes, "150M" and "400M"
 
 
 def sovit_shape(parameters: float) -> dict[str, float]:
@@ -191,7 +172,8 @@ def sovit_shape(parameters: float) -> dict[str, float]:
     """
 
     def shape(log_t: float) -> dict[str, float]:
-        return {name: SOVIT_ANCHOR[name] * exp(power * log_t) for name, power in SOVIT_EXPONENTS.items()}
+        curve = {"layers": (27, 0.45), "width": (1152, 0.22), "mlp": (4304, 0.6)}
+        return {name: anchor * exp(power * log_t) for name, (anchor, power) in curve.items()}
 
     def excess(log_t: float) -> float:
         each = shape(log_t)
@@ -200,17 +182,11 @@ def sovit_shape(parameters: float) -> dict[str, float]:
     return shape(brentq(excess, -50, 50))
 
 
-def block_parameters(config: LeanConfig) -> int:
-    """Weights of the blocks, L·(4·d·heads·size + 2·d·M), as `sovit_shape` counts them."""
-    inner = sum(config.heads_per_layer) * config.head_dim
-    return config.hidden_size * (4 * inner + 2 * config.intermediate_size * config.num_hidden_layers)
-
-
 def sovit_ratio(case: Case) -> float | None:
     """Layers, width or MLP width over the curve's, whichever is furthest from it; None of texts."""
     if case.family != "vit":
         return None
-    best = sovit_shape(block_parameters(case.config))
+    best = sovit_shape(case.block_size)
     ours = {"layers": case.layers, "width": case.width, "mlp": case.config.intermediate_size}
     return max((ours[name] / best[name] for name in best), key=lambda ratio: abs(log(ratio)))
 
@@ -218,14 +194,6 @@ def sovit_ratio(case: Case) -> float | None:
 def critical_depth(width: float) -> float:
     """D_crit = 16·(W/512)^0.44, in layers: beyond it more layers raise the loss. arXiv 2601.20994."""
     return 16 * (width / 512) ** 0.44
-
-
-def is_text(case: Case) -> bool:
-    return modality_of(case.config) is not IMAGES
-
-
-def is_gpt(case: Case) -> bool:
-    return case.family == "gpt"
 
 
 @dataclass(frozen=True)
@@ -279,7 +247,7 @@ SOURCES = {
         low=-1,
         high=1,
         optimum=True,
-        measured=fits_measured,
+        measured=fit_measured,
     ),
     "rank": Source(
         title="Wies 2021",
@@ -288,7 +256,7 @@ SOURCES = {
         valid="width at most the vocabulary",
         formula=rank_ratio,
         high=1,
-        measured=is_text,
+        measured=lambda case: modality_of(case.config) is not IMAGES,
     ),
     "low-rank": Source(
         title="Low-Rank 2020",
@@ -324,7 +292,7 @@ SOURCES = {
         reference="2109.10686",
         optimises="fine-tuned quality",
         valid="32 to 36 layers; T5",
-        formula=lambda case: min(case.layers - DEEP_ENOUGH[0], 0) + max(case.layers - DEEP_ENOUGH[1], 0),
+        formula=lambda case: case.layers - min(max(case.layers, 32), 36),
         low=0,
         high=0,
         optimum=True,
@@ -350,7 +318,7 @@ SOURCES = {
         low=1 / 1.2,
         high=1.2,
         optimum=True,
-        measured=lambda case: within(block_parameters(case.config), *SOVIT_RANGE),
+        measured=lambda case: within(case.block_size, 129e6, 411e6),  # the two published shapes
     ),
     "delusion": Source(
         title="Depth Delusion 2026",
@@ -370,8 +338,8 @@ def advise(config: LeanConfig, length: int | None = None, start: LeanConfig | No
     return {name: source.judge(case) for name, source in SOURCES.items()}
 
 
-# Kernels and servers by the head sizes they take. One that pads a head to the next size it has counts as taking it,
-# and costs the padding.
+# Kernels and servers by the head sizes they take, as their code and documentation list them. One that pads a head to
+# the next size it has counts as taking it, and costs the padding.
 FLASH = "FlashAttention-2 (SDPA's, too)"
 KERNELS: dict[str, Callable[[int], bool]] = {
     "any CPU kernel": lambda size: True,
@@ -383,10 +351,5 @@ KERNELS: dict[str, Callable[[int], bool]] = {
 
 
 def kernels_for(head_dim: int) -> dict[str, bool]:
-    """Which attention kernels and servers take a head size; the lists are those of their code and documentation."""
+    """Which attention kernels and servers take a head size."""
     return {name: takes(head_dim) for name, takes in KERNELS.items()}
-
-
-def has_fused_kernel(head_dim: int) -> bool:
-    """Whether FlashAttention-2 takes the size: a multiple of 8 up to 256."""
-    return KERNELS[FLASH](head_dim)

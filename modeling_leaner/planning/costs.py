@@ -62,10 +62,9 @@ def training_flops(
 
     `head` is one of `task_heads`, by default that of pretraining; without `length`, that of the longest sequence.
     """
-    head_tokens = None
-    if (head or config.task_heads[0]) == "ForMaskedLM":
-        head_tokens = round(masked_share * (length or config.default_length))
-    return config.count_flops(length, head, head_tokens).training_step
+    is_masked = (head or config.task_heads[0]) == "ForMaskedLM"
+    masked = round(masked_share * (length or config.default_length))
+    return config.count_flops(length, head, masked if is_masked else None).training_step
 
 
 @dataclass(frozen=True)
@@ -123,11 +122,9 @@ def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
     if setting.attention == "eager":
         copy = 0 if setting.dtype == "float32" and not drops else setting.value_bytes
         return 4 + copy + MASK_BYTES * drops
-    if setting.device != "cpu":
+    if setting.device != "cpu" or not drops:
         return 0
-    if setting.attention == "sdpa":
-        return 3 * 4 if drops else 0
-    return MASK_BYTES if drops else 0
+    return 3 * 4 if setting.attention == "sdpa" else MASK_BYTES
 
 
 def block_activations(config: LeanConfig, setting: StepSetting) -> int:
@@ -163,21 +160,18 @@ def scored_rows(config: LeanConfig, setting: StepSetting) -> tuple[int, int]:
 
 def outer_activations(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that autograd keeps outside the blocks, without the loss: embeddings, last norm, input of the head."""
-    width = config.hidden_size
     tokens = setting.tokens_of(config)
+    rows, _ = scored_rows(config, setting)
     head = config.task_heads[0]
+    vectors = 2 * tokens
+    pixels = 0
     if head == "ForImageClassification":
+        vectors = tokens
         pixels = config.num_channels * config.image_shape[0] * config.image_shape[1] * setting.batch_size
-        values = pixels + tokens * width
     elif head == "ForMaskedLM":  # the embeddings' norm, and at the scored rows linear, activation, norm, linear
-        rows, _ = scored_rows(config, setting)
-        values = (tokens + 4 * rows) * width
-    else:
-        values = 2 * tokens * width
-    kept = values * setting.value_bytes
-    if config.hidden_dropout_prob:
-        kept += tokens * width * MASK_BYTES
-    return kept
+        vectors = tokens + 4 * rows
+    dropped = tokens * config.hidden_size * MASK_BYTES if config.hidden_dropout_prob else 0
+    return (vectors * config.hidden_size + pixels) * setting.value_bytes + dropped
 
 
 def training_memory(config: LeanConfig, setting: StepSetting = DEFAULT_STEP) -> TrainingMemory:

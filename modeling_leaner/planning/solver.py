@@ -14,7 +14,7 @@ from ..family import FAMILIES, IMAGES
 from ..files import read_json
 from ..names import shapes_folder
 from ..shapes import family_of, heads_of, load_shape, modality_of
-from .advice import Verdict, advise, has_fused_kernel
+from .advice import FLASH, Verdict, advise, kernels_for
 from .costs import (
     DEFAULT_STEP,
     StepSetting,
@@ -49,14 +49,17 @@ class Dials:
     mlp: int | None = None
 
     @property
+    def given(self) -> dict[str, int]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
     def free(self) -> list[str]:
         """The dials that can be solved: those that are not fixed. The head size is chosen, never solved."""
-        return [name for name in ("width", "mlp", "heads", "layers") if getattr(self, name) is None]
+        return [name for name in ("width", "mlp", "heads", "layers") if name not in self.given]
 
     def __str__(self) -> str:
         """The dials that are fixed, as flags."""
-        flags = [f"{flag_of(name)} {value}" for name, value in asdict(self).items() if value is not None]
-        return " ".join(flags) or "none"
+        return " ".join(f"{flag_of(name)} {value}" for name, value in self.given.items()) or "none"
 
 
 ALL_FREE = Dials()
@@ -93,11 +96,6 @@ def fields_of(config: LeanConfig) -> dict[str, object]:
 def heads_by_layer(heads: Sequence[int]) -> dict[int, dict[str, int]]:
     """The heads of each layer as `per_layer_config` states them."""
     return {layer: {"num_attention_heads": number} for layer, number in enumerate(heads)}
-
-
-def attention_width(config: LeanConfig) -> int:
-    """Heads × head size, of the layer with the most heads."""
-    return max(config.heads_per_layer) * config.head_dim
 
 
 def head_multiple(fields: dict[str, object]) -> int:
@@ -143,42 +141,26 @@ def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
     Of heads and head size, one that is given keeps the product, the width of the attention, as nearly as multiples of
     8 allow. If the width is solved, the MLP keeps its ratio, and heads that are not given fill the width.
     """
-    attention = attention_width(start)
+    attention = max(start.heads_per_layer) * start.head_dim
     head_dim = dials.head_dim or start.head_dim
     if dials.head_dim is None and dials.heads is not None:
         head_dim = 8 * max(1, round(attention / dials.heads / 8))  # as kernels want it
     kept = {"layers": start.num_hidden_layers}
     if free != "width":
-        kept["width"] = start.hidden_size
-        kept["mlp"] = start.intermediate_size
-        kept["heads"] = whole_groups(start, attention / head_dim)
+        heads = whole_groups(start, attention / head_dim)
+        kept |= {"width": start.hidden_size, "mlp": start.intermediate_size, "heads": heads}
     kept.pop(free, None)
-    given = {name: value for name, value in asdict(dials).items() if value is not None}
-    return Dials(**{**kept, **given, "head_dim": head_dim})
-
-
-def as_given(base: LeanConfig, start: LeanConfig | None, dials: Dials) -> LeanConfig:
-    """The shape if no dial is free: nothing is solved. A head size that is left out follows from the width.
-
-    Raises ValueError, naming the flag, if heads do not divide the width and there is no start to keep.
-    """
-    if start is not None:
-        return shape_at(base, like_start(start, dials, None))
-    if dials.head_dim is None:
-        if dials.width % dials.heads:
-            raise ValueError(f"--heads {dials.heads}: does not divide --width {dials.width}; give --head-dim, too")
-        dials = replace(dials, head_dim=dials.width // dials.heads)
-    return shape_at(base, dials)
+    return Dials(**{**kept, **dials.given, "head_dim": head_dim})
 
 
 def check_dials(dials: Dials, base: LeanConfig) -> None:
     """Raises ValueError, naming the flag, for sizes out of `LIMITS`, a head size without fused kernel, or heads that
     the key-value heads of `base` do not divide.
     """
-    for name, value in asdict(dials).items():
-        if value is not None and not 1 <= value <= LIMITS[name]:
+    for name, value in dials.given.items():
+        if not 1 <= value <= LIMITS[name]:
             raise ValueError(f"{flag_of(name)} {value}: expected 1 to {LIMITS[name]}")
-    if dials.head_dim is not None and not has_fused_kernel(dials.head_dim):
+    if dials.head_dim is not None and not kernels_for(dials.head_dim)[FLASH]:
         raise ValueError(f"--head-dim {dials.head_dim}: no fused attention kernel takes it; expected 8, 16, … 256")
     multiple = head_multiple(fields_of(base))
     if dials.heads is not None and dials.heads % multiple:
@@ -286,32 +268,18 @@ def goals_of(budget: Budget, setting: StepSetting, start: LeanConfig | None) -> 
     def memory(config: LeanConfig) -> float:
         return training_memory(config, setting).peak
 
-    goals = []
-    if budget.parameters is not None:
-        name = f"--params {human_count(budget.parameters)}"
-        goals.append(Goal(name, budget.parameters, parameters, human_count, ceiling=False))
-    if budget.flops is not None:
-        goals.append(Goal(f"--flops {human(budget.flops)}", budget.flops, flops))
-    if budget.memory is not None:
-        goals.append(Goal(f"--memory {human_bytes(budget.memory)}", budget.memory, memory, human_bytes))
-    if not goals and start is not None:
+    if budget == NO_BUDGET:
+        if start is None:
+            raise ValueError("nothing to plan for: give --params, --flops, --memory, --latency or --like SHAPE")
         target = parameters(start)
         name = f"parameters of --like, {human_count(target)}"
-        goals.append(Goal(name, target, parameters, human_count, ceiling=False, slack=TOLERANCE))
-    if not goals:
-        raise ValueError("nothing to plan for: give --params, --flops, --memory, --latency or --like SHAPE")
-    return goals
-
-
-def refusal(goals: list[Goal], misses: list[tuple[Goal, LeanConfig]], dials: Dials) -> NoShapeFits:
-    """The error if every shape that was tried misses a budget; it does not claim that no other would fit."""
-    goal, nearest = min(misses, key=lambda miss: abs(miss[0].load(miss[1]) - 1))
-    if len(goals) == 1 or len(misses) == 1:
-        return NoShapeFits(f"no shape fits: {goal.miss(nearest)}", nearest)
-    sizes = ", ".join(map(str, sorted({config.head_dim for _, config in misses})))
-    tried = f"none of {len(misses)} shapes tried (fixed: {dials}; head sizes {sizes})"
-    together = " and ".join(goal.name for goal in goals)
-    return NoShapeFits(f"{tried} fits {together} together: {goal.miss(nearest)}", nearest)
+        return [Goal(name, target, parameters, human_count, ceiling=False, slack=TOLERANCE)]
+    goals = [
+        Goal(f"--params {human_count(budget.parameters or 0)}", budget.parameters, parameters, human_count, False),
+        Goal(f"--flops {human(budget.flops or 0)}", budget.flops, flops),
+        Goal(f"--memory {human_bytes(budget.memory or 0)}", budget.memory, memory, human_bytes),
+    ]
+    return [goal for goal in goals if goal.target is not None]
 
 
 @dataclass(frozen=True)
@@ -362,21 +330,22 @@ class Candidate:
 
 def cost_of(config: LeanConfig, setting: StepSetting, start: LeanConfig | None = None) -> Candidate:
     """A shape with its costs and advice; the lengths and the batch are those of `setting`."""
-    candidate = Candidate(
-        config=config,
-        parameters=config.count_parameters(),
-        flops=config.count_flops(setting.length),
-        memory=training_memory(config, setting),
-        kv_bytes_per_token=config.kv_bytes_per_token(setting.value_bytes),
-        advice=advise(config, setting.length, start),
-    )
-    if start is None:
-        return candidate
-    start_flops = flops_per_unit(start, start.count_flops(setting.length))
-    return replace(
-        candidate,
-        parameters_over_start=candidate.parameters.total / start.count_parameters().total,
-        flops_over_start=candidate.flops_per_unit / start_flops,
+    parameters, flops = config.count_parameters(), config.count_flops(setting.length)
+    over_start = (None, None)
+    if start is not None:
+        start_flops = flops_per_unit(start, start.count_flops(setting.length))
+        over_start = (
+            parameters.total / start.count_parameters().total,
+            flops_per_unit(config, flops) / start_flops,
+        )
+    return Candidate(
+        config,
+        parameters,
+        flops,
+        training_memory(config, setting),
+        config.kv_bytes_per_token(setting.value_bytes),
+        advise(config, setting.length, start),
+        *over_start,
     )
 
 
@@ -470,11 +439,9 @@ def trials(start: LeanConfig | None, dials: Dials) -> Iterator[tuple[Dials, str 
         depths = DEPTHS
         if start is not None:
             depths = sorted({max(1, round(each * start.num_hidden_layers)) for each in SHARES})
-    sizes: Sequence[int] = HEAD_SIZES
+    sizes: Sequence[int] = HEAD_SIZES if start is None else sorted({start.head_dim, 8 * max(1, start.head_dim // 16)})
     if dials.head_dim is not None:
         sizes = [dials.head_dim]
-    elif start is not None:
-        sizes = sorted({start.head_dim, 8 * max(1, start.head_dim // 16)})
     for depth in depths:
         for size in sizes:
             yield replace(dials, layers=depth, head_dim=size), solved
@@ -486,7 +453,7 @@ def objection(config: LeanConfig, dials: Dials, solved: str | None, solves_all: 
     With `solves_all` the walk chose everything that the user left open.
     """
     width = config.hidden_size
-    attention = attention_width(config)
+    attention = max(config.heads_per_layer) * config.head_dim
     if solved == "mlp" and config.intermediate_size > MOST_OF_WIDTH * width:
         return f"has an MLP of more than {MOST_OF_WIDTH} times the width: give --mlp if that is wanted"
     if solved == "heads" and attention > MOST_OF_WIDTH * width:
@@ -502,7 +469,10 @@ def objection(config: LeanConfig, dials: Dials, solved: str | None, solves_all: 
 
 
 def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goals: list[Goal]) -> list[LeanConfig]:
-    """The shapes of the walk that meet every goal and are worth a row; raises NoShapeFits if there is none."""
+    """The shapes of the walk that meet every goal and are worth a row.
+
+    Raises NoShapeFits if there is none; it does not claim that no other shape would fit.
+    """
     fitting = []
     misses = []
     objections: dict[str, LeanConfig] = {}  # the first shape for each
@@ -521,7 +491,13 @@ def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goa
     if objections:  # these do fit the budget
         reasons = "; ".join(f"{describe(config)} {reason}" for reason, config in objections.items())
         raise NoShapeFits(f"what fits is no shape to recommend: {reasons}")
-    raise refusal(goals, misses, dials)
+    goal, nearest = min(misses, key=lambda miss: abs(miss[0].load(miss[1]) - 1))
+    what = "no shape fits"
+    if len(goals) > 1 and len(misses) > 1:
+        sizes = ", ".join(map(str, sorted({config.head_dim for _, config in misses})))
+        together = " and ".join(each.name for each in goals)
+        what = f"none of {len(misses)} shapes tried (fixed: {dials}; head sizes {sizes}) fits {together} together"
+    raise NoShapeFits(f"{what}: {goal.miss(nearest)}", nearest)
 
 
 def spread(shapes: list[Candidate], rows: int) -> list[Candidate]:
@@ -550,8 +526,14 @@ def plan(
     """
     base = base or start or load_shape(f"{family}/base")
     check_dials(dials, base)
-    if budget == NO_BUDGET and not dials.free:
-        return [cost_of(as_given(base, start, dials), setting, start)]
+    if budget == NO_BUDGET and not dials.free:  # nothing is solved
+        if start is not None:
+            dials = like_start(start, dials, None)
+        elif dials.head_dim is None:
+            if dials.width % dials.heads:
+                raise ValueError(f"--heads {dials.heads}: does not divide --width {dials.width}; give --head-dim, too")
+            dials = replace(dials, head_dim=dials.width // dials.heads)
+        return [cost_of(shape_at(base, dials), setting, start)]
     fitting = fitting_shapes(base, start, dials, goals_of(budget, setting, start))
     unique = {describe(config): config for config in fitting}
     if start is not None and len(unique) > 1:

@@ -11,7 +11,7 @@ from ..configuration_leaner import LeanConfig
 from ..family import IMAGES
 from ..shapes import family_of, modality_of
 from ..terminal import plain_console
-from .advice import FAVOURS, NO_OBJECTION, OPPOSES, REFUTATION, SOURCES, Verdict, kernels_for
+from .advice import FAVOURS, NO_OBJECTION, OPPOSES, REFUTATION, SOURCES, kernels_for
 from .costs import StepSetting, human, human_bytes, human_count, training_flops
 from .solver import Candidate
 
@@ -26,32 +26,33 @@ def heads_text(config: LeanConfig) -> str:
     return f"{most if fewest == most else f'{fewest}-{most}'} × {config.head_dim}"
 
 
-def distance(candidate: Candidate) -> tuple[float, Verdict, str]:
-    """How far a shape is from the published optimum of its kind, the verdict, and both in words."""
+def distance(candidate: Candidate) -> float:
+    """How far a shape is from the published optimum of its kind: SoViT's curve or Depth-Width's fit."""
     if modality_of(candidate.config) is IMAGES:
-        verdict = candidate.advice["sovit"]
-        off = abs(log(verdict.number))
-        return off, verdict, f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
-    verdict = candidate.advice["fit"]
-    off = abs(verdict.number)
-    return off, verdict, f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off"
+        return abs(log(candidate.advice["sovit"].number))
+    return abs(candidate.advice["fit"].number)
 
 
 def recommended(candidates: Sequence[Candidate]) -> int | None:
-    """The row from 0 that is nearest to the published optimum: SoViT's curve or Depth-Width's fit.
+    """The row from 0 that is nearest to the published optimum.
 
     None for a single shape, and if this project's own runs speak against all of them.
     """
     rows = [row for row, each in enumerate(candidates) if each.advice["lean"].says != OPPOSES]
     if len(candidates) == 1 or not rows:
         return None
-    return min(rows, key=lambda row: distance(candidates[row])[0])
+    return min(rows, key=lambda row: distance(candidates[row]))
 
 
 def reason_of(candidate: Candidate) -> str:
     """Why a row is recommended, and how little that may mean."""
-    _, verdict, text = distance(candidate)
-    return f"nearest to {text}" + (" (outside the sizes that it measured)" if verdict.outside else "")
+    off = distance(candidate)
+    if modality_of(candidate.config) is IMAGES:
+        source, text = "sovit", f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
+    else:
+        source, text = "fit", f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off"
+    outside = " (outside the sizes that it measured)" if candidate.advice[source].outside else ""
+    return f"nearest to {text}{outside}"
 
 
 def cost_columns(shown: Sequence[Candidate]) -> dict[str, list[str]]:
@@ -74,58 +75,55 @@ def cost_columns(shown: Sequence[Candidate]) -> dict[str, list[str]]:
     return columns
 
 
-def spread_of(measurement: Measurement, name: str) -> str:
-    return f"{1e3 * measurement[name]:.1f} ± {1e3 * measurement[name + '_spread']:.1f}"
-
-
 def measured_columns(shown: Sequence[Candidate], measurements: Sequence[Measurement]) -> dict[str, list[str]]:
     """Times and memory on this machine; ± half the interquartile range."""
     speeds = [
         training_flops(each.config, each.flops.length) * measurement["training_items_per_second"] / 1e9
         for each, measurement in zip(shown, measurements)
     ]
+
+    def milliseconds(name: str) -> list[str]:
+        return [f"{1e3 * each[name]:.1f} ± {1e3 * each[name + '_spread']:.1f}" for each in measurements]
+
     return {
-        "training\nstep ms": [spread_of(each, "training_step_s") for each in measurements],
-        "inference\nms": [spread_of(each, "inference_s") for each in measurements],
-        "latency of\none item ms": [spread_of(each, "latency_s") for each in measurements],
+        "training\nstep ms": milliseconds("training_step_s"),
+        "inference\nms": milliseconds("inference_s"),
+        "latency of\none item ms": milliseconds("latency_s"),
         "GFLOP/s\ntraining": [f"{speed:.1f}" for speed in speeds],
         "measured\nmemory": [human_bytes(each["peak_memory_bytes"]) for each in measurements],
     }
 
 
+def plain_table() -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+
+
 def table_of(columns: dict[str, list[str]], labels: Sequence[str], notes: Sequence[str] = ()) -> Table:
-    """A plain table, a row of it for each label."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    """A row for each label."""
+    table = plain_table()
     for name in ("row", *columns):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     if notes:
         table.add_column("", no_wrap=True)
-    cells = [labels, *columns.values(), *([notes] if notes else [])]
-    for row in zip(*cells):
+    for row in zip(labels, *columns.values(), *([notes] if notes else [])):
         table.add_row(*row)
     return table
 
 
 def advice_table(shown: Sequence[Candidate], labels: Sequence[str]) -> Table:
     """One row per source: which shapes it favours, does not object to, opposes."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("source", no_wrap=True)
-    for name in (FAVOURS, NO_OBJECTION, OPPOSES):
+    table = plain_table()
+    for name in ("source", FAVOURS, NO_OBJECTION, OPPOSES):
         table.add_column(name, no_wrap=True)
     table.add_column("what it says")
     for name, source in SOURCES.items():
-        cells = []
-        for says in (FAVOURS, NO_OBJECTION, OPPOSES):
-            verdicts = [each.advice[name] for each in shown]
-            marked = [
-                f"{label}*" if verdict.outside else label
-                for label, verdict in zip(labels, verdicts)
-                if verdict.says == says
-            ]
-            cells.append(" ".join(marked))
+        verdicts = [(label, each.advice[name]) for label, each in zip(labels, shown)]
+        cells = [
+            " ".join(f"{label}*" if verdict.outside else label for label, verdict in verdicts if verdict.says == says)
+            for says in (FAVOURS, NO_OBJECTION, OPPOSES)
+        ]
         if any(cells):
-            says = f"{source.optimises}: {source.valid} (arXiv {source.reference})"
-            table.add_row(source.title, *cells, says)
+            table.add_row(source.title, *cells, f"{source.optimises}: {source.valid} (arXiv {source.reference})")
     return table
 
 
@@ -140,16 +138,6 @@ def heading(shown: Sequence[Candidate], rows: int, fitting: int, setting: StepSe
     step = f"batch {setting.batch_size}, {setting.dtype}, {setting.attention} attention, {setting.device}"
     count = f"{rows} of {fitting} shapes (--json lists all)" if rows < fitting else f"{rows} of {fitting} shapes"
     return f"{family_of(config)}: {count}, shallow to deep. {data}; {step}."
-
-
-def kernel_lines(shown: Sequence[Candidate]) -> list[str]:
-    """A line for each head size that some kernel does not take."""
-    lines = []
-    for size in sorted({each.config.head_dim for each in shown}):
-        lacking = [name for name, takes in kernels_for(size).items() if not takes]
-        if lacking:
-            lines.append(f"Heads of {size} are not taken by {', '.join(lacking)}.")
-    return lines
 
 
 def plan_text(
@@ -182,7 +170,11 @@ def plan_text(
         verdict = "Recommended: keep the start, for" if best is None else "Not recommended:"
         parts.append(f"{verdict} {REFUTATION}.")
     if advice:
-        parts += ["", advice_table(shown, labels), "* outside what the source measured.", *kernel_lines(shown)]
+        parts += ["", advice_table(shown, labels), "* outside what the source measured."]
+        for size in sorted({each.config.head_dim for each in shown}):
+            lacking = [name for name, takes in kernels_for(size).items() if not takes]
+            if lacking:
+                parts.append(f"Heads of {size} are not taken by {', '.join(lacking)}.")
     console = plain_console(file=StringIO(), width=WIDTH)
     for part in parts:
         console.print(part)
@@ -202,7 +194,6 @@ def plan_document(
         row["measured"] = measurement
     start_row = rows.pop(0) if start is not None else None
     best = recommended(candidates)
-    recommendation = None if best is None else {"row": best + 1, "reason": reason_of(candidates[best])}
     sources = {
         name: {"reference": source.reference, "optimises": source.optimises, "valid": source.valid}
         for name, source in SOURCES.items()
@@ -212,7 +203,7 @@ def plan_document(
         "setting": {**asdict(setting), "length": shown[0].flops.length},
         "start": start_row,
         "candidates": rows,
-        "recommended": recommendation,
+        "recommended": None if best is None else {"row": best + 1, "reason": reason_of(candidates[best])},
         "sources": sources,
         "kernels": {size: kernels_for(size) for size in sorted({each.config.head_dim for each in shown})},
     }
