@@ -44,7 +44,7 @@ DECODING = "decoding"
 WARM_UP = 3
 SIDES = {"cpu": 2048, "cuda": 8192}  # of square matrices, large enough for the full rate of their product
 RATE_SECONDS = 1.0  # that a measurement of this rate takes
-BFLOAT16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")  # flags of processors that multiply in it
+BFLOAT16_UNITS = {"avx512_bf16", "amx_bf16", "bf16"}  # flags of processors that multiply in it; others are far slower
 COLUMNS = (
     "phase shape layers heads head_dim dtype batch length new_tokens library attention mode precision device torch "
     "transformers rounds milliseconds milliseconds_low milliseconds_high relative_time relative_time_low "
@@ -243,16 +243,13 @@ def build_relative(config: LeanConfig, attention: str) -> nn.Module:
     return theirs._from_config(from_lean_config(config), attn_implementation=attention)
 
 
-def build_base(config: PreTrainedConfig, attention: str) -> nn.Module:
-    """Any model without a head."""
-    return AutoModel.from_config(copy.deepcopy(config), attn_implementation=attention)
-
-
 BUILDERS: dict[str, Callable[[PreTrainedConfig, str], nn.Module]] = {
     OURS: build_ours,
     "transformers": build_relative,
     "timm": TimmClassifier,
-    "base model": build_base,
+    "base model": lambda config, attention: AutoModel.from_config(
+        copy.deepcopy(config), attn_implementation=attention
+    ),
 }
 
 
@@ -386,13 +383,6 @@ def config_of(model: str) -> PreTrainedConfig:
         raise
 
 
-def usual_dtypes(device: str) -> list[str]:
-    """float32, and bfloat16 on a GPU and on a processor with units for it; without them it is far slower."""
-    if device == "gpu" or not set(BFLOAT16_UNITS).isdisjoint(processor_flags()):
-        return ["float32", "bfloat16"]
-    return ["float32"]
-
-
 def matrix_product_flops(device: torch.device, dtype: str) -> float:
     """FLOP/s of the fastest of some products of square matrices; 0 if the dtype has no kernel."""
     side = SIDES[device.type]
@@ -416,7 +406,8 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
     if options.csv is not None:
         free_path("--csv", options.csv)
     device = device_of(options.device, "--device gpu")
-    options.dtypes = options.dtypes or usual_dtypes(options.device)
+    has_units = options.device == "gpu" or not BFLOAT16_UNITS.isdisjoint(processor_flags())
+    options.dtypes = options.dtypes or ["float32", "bfloat16"][: 1 + has_units]
     groups = list((groups_of_models if options.models else groups_of_libraries)(options, device))
     if not groups:
         raise ValueError("--phases decoding: none of --shapes generates text; expected one that does, as gpt/tiny")
@@ -443,7 +434,10 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
     for name, mean in means.items():
         print(f"geometric mean, {name}: {mean:.2f} × as fast")
     print(f"processor flags: {' '.join(processor_flags()) or 'unknown'}")
-    table = as_table(cells, rates)
+    table = pd.DataFrame(cells, columns=COLUMNS)
+    rate = table["dtype"].map(rates).astype(float).replace(0, np.nan)
+    table["matrix_product_share"] = table["flops"].astype(float) / (table["milliseconds"].astype(float) / 1e3) / rate
+    table = table.astype(dict.fromkeys(["rounds", "peak_memory_bytes", "parameters", "flops"], "Int64"))
     if options.csv is not None:
         write_new("--csv", options.csv, (provenance(rates, means) + table.to_csv(index=False)).encode())
     if table["milliseconds"].isna().all():
@@ -452,19 +446,10 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
 
 
 def line_of(one: Cell) -> str:
-    """A cell as it is printed."""
     if one["milliseconds"] is None:
         return f"cannot run: {one['note']}"
     text = f"{one['milliseconds']:.1f} ms ({one['milliseconds_low']:.1f}–{one['milliseconds_high']:.1f})"
     return text if one["relative_time"] is None else f"{text}, ratio {one['relative_time']:.2f}"
-
-
-def as_table(cells: list[Cell], rates: dict[str, float]) -> pd.DataFrame:
-    """The cells, with the share of the matrix products' rate that each reached."""
-    table = pd.DataFrame(cells, columns=COLUMNS)
-    rate = table["dtype"].map(rates).astype(float).replace(0, np.nan)
-    table["matrix_product_share"] = table["flops"].astype(float) / (table["milliseconds"].astype(float) / 1e3) / rate
-    return table.astype(dict.fromkeys(["rounds", "peak_memory_bytes", "parameters", "flops"], "Int64"))
 
 
 def provenance(rates: dict[str, float], means: pd.Series) -> str:

@@ -121,11 +121,8 @@ def check_same_cut(folder: Path, slimmed: Slimmed, parent_sha256: str | None) ->
     file = folder / RECORD
     if not file.is_file():
         return
-    try:
-        record = read_object(file)
-        before = [(cut["part"], cut["after"]) for cut in record["cuts"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise GridError(f"cuts: {file}: no record of cuts: {error!r}") from error
+    record = read_object(file)
+    before = [(cut["part"], cut["after"]) for cut in record["cuts"]]
     now = [(cut.part, cut.after) for cut in slimmed.cuts]
     if before != now:
         raise GridError(f"cuts: {file}: expected {before}, but the cut came out with {now}")

@@ -182,7 +182,7 @@ def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | 
     Raises:
         ValueError: rows or columns are missing; names the file or dataset.
     """
-    found: dict[str, Pairs | Questions | Labelled | Sentences] = {}
+    found = {}
     for name, path in given.items():
         if name == "sentences":
             if path is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from modeling_leaner.shapes import heads_of
 
-from ..records import Cell, Evidence, ResultRow, RunResults
+from ..records import Cell, Evidence, RunResults
 from ..running.loading import has_weights
 from ..running.results import computed_on, machine_name
 from .baselines import best_guess
@@ -119,12 +119,6 @@ def _fine_tuned(results: GridResults) -> Summary:
     }
 
 
-def _machine(row: ResultRow) -> str:
-    """What a run was trained on: a GPU, or a processor with the threads of one run."""
-    machine = computed_on(row.device, row.processor, row.threads)
-    return machine if machine == row.device else f"{machine} a run"
-
-
 def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
     """The evidence of a grid.
 
@@ -144,6 +138,9 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
     done = [row for row in rows if row.has_finished]
     summary = summarise(results)
     beside = gather(results.beside, chain) if results.beside else None
+    # A GPU, or a processor with the threads of one run:
+    machines = {computed_on(row.device, row.processor, row.threads): row.device for row in done}
+    machines = [machine if machine == device else f"{machine} a run" for machine, device in machines.items()]
     timed_on = results.latency.environment if results.latency else None
     of_grid = "recipe baseline seeds unsound_tuning overrides start_seed margin data data_files hub".split()
     return Evidence(
@@ -168,7 +165,7 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         failures=sum(row.failures or 0 for row in rows),
         # Of a branch its own part, without that of its trunk:
         hours=sum((row.seconds or 0) / (1 if row.branch is None else PARTS) for row in done) / 3600,
-        processor=distinct(map(_machine, done)),
+        processor=distinct(machines),
         latency_on=machine_name(timed_on.processor, timed_on.threads) if timed_on else None,
         software={name: distinct(getattr(row, name) for row in done) for name in ("python", "torch", "transformers")},
         commits=distinct(row.git_commit for row in done),

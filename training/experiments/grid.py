@@ -34,7 +34,7 @@ whole of whatever length, and being of the same type is enough. A grid with bran
 `tuning: {tokens: 3072000}`: whole runs by the schedule of that branch, a fifth of which decays as in all of them.
 """
 
-import math
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -45,7 +45,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import yaml
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeInt,
@@ -81,21 +80,6 @@ def is_folder_name(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", value) is not None
 
 
-def _number(value: object) -> object:
-    """A value as a float if it spells a number: 1e-3 is text in YAML 1.1. Any other is returned as it is."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
-def _has_nan(value: object) -> bool:
-    """Whether a value, or one within it, is no number."""
-    if isinstance(value, dict | list):
-        return any(map(_has_nan, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, float) and math.isnan(value)
-
-
 def _that(holds: Callable[[Any], bool]) -> AfterValidator:
     """Refuses values for which a condition does not hold; `read_keys` words the message."""
 
@@ -114,7 +98,7 @@ def _differ(values: list) -> bool:
 DIFFERENT = _that(_differ)
 INCREASING = _that(lambda values: values == sorted(set(values)))
 Text = Annotated[str, Field(min_length=1)]
-Positive = Annotated[PositiveFloat, BeforeValidator(_number)]
+Positive = Annotated[PositiveFloat, Field(strict=False)]  # 1e-3 is text in YAML 1.1
 Names = Annotated[list[Text], Field(min_length=1), DIFFERENT]
 Seeds = Annotated[list[NonNegativeInt], Field(min_length=1), DIFFERENT]
 Rates = Annotated[list[Positive], Field(min_length=1), INCREASING]
@@ -123,7 +107,8 @@ Pair = Annotated[list[Text], Field(min_length=2, max_length=2), DIFFERENT]
 Contrasts = Annotated[list[Pair], Field(min_length=1), DIFFERENT]
 Settings = Annotated[
     dict[str, str | bool | int | float | list | dict],
-    _that(lambda settings: settings.keys().isdisjoint(SET_BY_SWEEP) and not _has_nan(settings)),
+    _that(lambda settings: settings.keys().isdisjoint(SET_BY_SWEEP)),
+    _that(lambda settings: json.dumps(settings, allow_nan=False, default=str)),  # ValueError for NaN
 ]
 CutKeys = Annotated[
     dict[str, PositiveInt | Seeds],

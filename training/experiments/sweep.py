@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +61,6 @@ OWN_ERROR = "leaner train: "  # begins the line that a run prints if it refuses 
 PROGRESS = re.compile(r"\d+%\|.*\[[\d:?]+<")  # a line of tqdm
 
 
-def cuda_devices() -> list[str]:
-    """The CUDA devices to share out, as CUDA_VISIBLE_DEVICES names them; empty unless there are several."""
-    count = torch.cuda.device_count()
-    if count <= 1:
-        return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",")[:count] if visible else list(map(str, range(count)))
-
-
 class Processes:
     """An engine: processes of this machine, which share out its cores and, if it has several, its CUDA devices.
 
@@ -82,9 +74,12 @@ class Processes:
         if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
             # Runs with as many threads as there are cores, each, would wait for one another in every operation.
             self.environment["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // jobs))
-        devices = cuda_devices() or [None]
+        devices, visible = [None], os.environ.get("CUDA_VISIBLE_DEVICES")
+        if torch.cuda.device_count() > 1:
+            devices = [*map(str, range(torch.cuda.device_count()))]
+            devices = visible.split(",")[: len(devices)] if visible else devices
         count = max(jobs, len(devices))  # one entry a run: a device may be in it twice
-        self.devices = deque(devices[number % len(devices)] for number in range(count))
+        self.devices = deque(islice(cycle(devices), count))
 
     def start(self, command: Sequence[str], log: Path) -> "LocalRun":
         """Starts the training that a command line is; what it prints is added to the log."""
