@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,8 +41,6 @@ def published(tmp_path_factory):
     names = ["--name", "tiny-2-layers", "--parent", parent, "--base-model", "owner/tiny", "--license", "mit"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        (folder / "docs").mkdir()
-        (folder / "docs" / "encoders.csv").write_bytes((Path(__file__).parents[1] / "docs/encoders.csv").read_bytes())
         result = run_leaner("publish", run, *names, "--rounds", 3, "--data", *data)
         assert result.exit_code == 0, result.output
         again = run_leaner("publish", run, *names, "--data", *data)

@@ -32,7 +32,7 @@ def table_of(page: str, name: str) -> str:
 
 
 def test_the_page_is_as_renewed(page):
-    assert index.render(CARDS) == page
+    assert index.render(CARDS, index.read_grids(CARDS)) == page
 
 
 def test_every_grid_has_a_heading_and_a_table(page):

@@ -234,7 +234,12 @@ def kept(model: Mapping, parent: Mapping) -> float:
 
 
 def rivals(layers: int) -> list[dict]:
-    """Published encoders with so many layers, the fastest, and the best that is as fast as the parent."""
+    """Published encoders with so many layers, the fastest, and the best that is as fast as the parent.
+
+    They are known in this project only; empty in another.
+    """
+    if not RIVALS.is_file():
+        return []
     table = pd.read_csv(RIVALS, comment="#")
     as_fast = table[table["relative_speed"] >= 1]
     ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]

@@ -295,9 +295,8 @@ def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
     }
 
 
-def render(cards: Path) -> str:
+def render(cards: Path, grids: dict[str, GridSummary]) -> str:
     """The page's text: the one that is there, or the template, with its tables renewed."""
-    grids = read_grids(cards)
     page = cards / README
     text = (page if page.is_file() else TEMPLATES / "index.md").read_text(encoding="utf-8")
     there = {name for _, name, _, _ in TABLE.findall(text)}
@@ -312,9 +311,8 @@ def render(cards: Path) -> str:
     return TABLE.sub(renewed, text)
 
 
-def figures(cards: Path) -> dict[Path, bytes]:
+def figures(cards: Path, grids: dict[str, GridSummary]) -> dict[Path, bytes]:
     """The curves of every grid with several budgets, the forest of all differences, and the encoders beside rivals."""
-    grids = read_grids(cards)
     drawn = {}
     for grid in grids.values():
         if grid.figure:
@@ -327,7 +325,7 @@ def figures(cards: Path) -> dict[Path, bytes]:
     for folder in filter(is_encoder, published_folders(cards)):
         for model in read_json(folder / RESULTS)["benchmark"]["models"][1::2]:
             own[model["model"]] = model["speed"]["64"], 100 * model["scores"]["stsb_test"]
-    if own:
+    if own and RIVALS.is_file():
         drawn[cards / "encoders.svg"] = encoders_figure(pd.read_csv(RIVALS, comment="#"), own)
     return drawn
 
@@ -340,6 +338,7 @@ def write_index(cards: Path) -> Path:
     """
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
-    files = {**figures(cards), cards / README: render(cards).encode()}
+    grids = read_grids(cards)
+    files = {**figures(cards, grids), cards / README: render(cards, grids).encode()}
     replace_files(files, [*cards.glob("curves-*.svg"), cards / "forest.svg", cards / "encoders.svg"])
     return cards / README
