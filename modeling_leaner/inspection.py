@@ -155,10 +155,7 @@ def rows_of(inputs: dict[str, torch.Tensor]) -> list[Row]:
     rows = []
     for index in range(len(next(iter(inputs.values())))):
         row = {name: tensor[index : index + 1] for name, tensor in inputs.items() if name != "attention_mask"}
-        if mask is not None:
-            kept = mask[index].bool()
-            row = {name: tensor[:, kept] for name, tensor in row.items()}
-        rows.append(row)
+        rows.append(row if mask is None else {name: tensor[:, mask[index].bool()] for name, tensor in row.items()})
     return rows
 
 
@@ -220,8 +217,7 @@ def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor], 
         weights, heads = branch.heads(row.double())
         outputs.append(heads)
         entropies.append(attention_entropy(weights))
-        seen = range(1, len(row) + 1) if attention.is_causal else [len(row)]
-        even.append(mean(map(log, seen)))
+        even.append(mean(map(log, range(1, len(row) + 1))) if attention.is_causal else log(len(row)))
     entropy = torch.stack(entropies).mean(dim=0)  # (H)
     pooled = torch.cat(outputs)  # (tokens of all rows, H, d)
     queries = attention.q_proj.weight.split(attention.head_dim)  # (d, D) each; biases are left out
@@ -266,7 +262,7 @@ def branch_norms(
         return None, None
     if jacobian == "exact" or (jacobian == "auto" and point.numel() <= MOST_ROWS):
         matrix = matrix_at(branch, point.double())
-        return Norms.of(matrix), Norms.of(matrix + torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device))
+        return Norms.of(matrix), Norms.of(matrix + torch.eye(len(matrix)).to(matrix))
     return estimate_norms(AttentionBranch(block, torch.float32), point.float())
 
 
@@ -291,10 +287,7 @@ def estimate_norms(function: Function, point: torch.Tensor, seed: int = 0) -> tu
     random probes, to 1 % if 200 are enough for it (Hutchinson's estimator with deflation: Meyer et al. 2021, arXiv
     2010.09649).
     """
-    from scipy.sparse.linalg import (
-        LinearOperator,
-        svds,
-    )  # half a second, which training without Jacobians need not pay
+    from scipy.sparse.linalg import LinearOperator, svds  # half a second, which few need
 
     point = point.detach().clone().requires_grad_()
     value = function(point)
@@ -369,9 +362,7 @@ def plain(value: object) -> object:
 
 def layer_tables(reports: Sequence[LayerReport]) -> list[Table]:
     """κ of the matrices of each layer, what its heads do, and, if it was measured, the Jacobian."""
-    matrices = []
-    heads = []
-    jacobians = []
+    matrices, heads, jacobians = [], [], []
     for report in reports:
         layer = str(report.layer)
         spectra = (report.head_outputs, report.query_key, [report.value], [report.output])
@@ -380,37 +371,35 @@ def layer_tables(reports: Sequence[LayerReport]) -> list[Table]:
         heads.append([layer, *(extent(values, "{:.2f}") for values in measured)])
         for residual, norms in (("without", report.jacobian), ("with", report.jacobian_with_residual)):
             if norms is not None:
-                frobenius = f"{norms.frobenius:.4g}"
-                if norms.frobenius_error:
-                    frobenius += f" ± {norms.frobenius_error:.2g}"
+                error = f" ± {norms.frobenius_error:.2g}" if norms.frobenius_error else ""
                 kappa = conditions([norms.spectrum]) if norms.spectrum else "matrix-free"
-                jacobians.append(
-                    [layer, residual, f"{norms.largest:.4g}", frobenius, f"{norms.stable_rank:.1f}", kappa]
-                )
-    shown = {
-        "condition number κ: median (least to most)": (
+                sizes = (f"{norms.largest:.4g}", f"{norms.frobenius:.4g}{error}", f"{norms.stable_rank:.1f}")
+                jacobians.append([layer, residual, *sizes, kappa])
+    tables = [
+        table_of(
+            "condition number κ: median (least to most)",
             ("layer", "heads", "head outputs (rows)", "W_Q W_Kᵀ (heads)", "W_V", "W_O"),
             matrices,
         ),
-        "heads: median (least to most)": (
+        table_of(
+            "heads: median (least to most)",
             ("layer", "entropy, nats", "of the most", "similarity to another", "change without one"),
             heads,
         ),
-        "Jacobian of the attention branch, on the first row": (
-            ("layer", "residual", "σ_max", "‖J‖_F", "stable rank", "κ"),
-            jacobians,
-        ),
-    }
-    tables = []
-    for title, (columns, rows) in shown.items():
-        if rows:
-            table = Table(title=title, title_justify="left", box=None)
-            for name in columns:
-                table.add_column(name, justify="right")
-            for row in rows:
-                table.add_row(*row)
-            tables.append(table)
+    ]
+    if jacobians:
+        title = "Jacobian of the attention branch, on the first row"
+        tables.append(table_of(title, ("layer", "residual", "σ_max", "‖J‖_F", "stable rank", "κ"), jacobians))
     return tables
+
+
+def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None)
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def conditions(spectra: Sequence[Spectrum]) -> str:
@@ -428,10 +417,8 @@ def extent(values: Sequence[float], form: str) -> str:
     defined = [value for value in values if isfinite(value)]
     if not defined:
         return "–"
-    middle = form.format(median(defined))
-    if len(defined) == 1:
-        return middle
-    return f"{middle} ({form.format(min(defined))} to {form.format(max(defined))})"
+    spread = f" ({form.format(min(defined))} to {form.format(max(defined))})" if len(defined) > 1 else ""
+    return form.format(median(defined)) + spread
 
 
 def similarities(report: LayerReport) -> list[float]:
