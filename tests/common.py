@@ -230,8 +230,8 @@ class ModelTests:
         check_training(loss_and_gradients(model, self.inputs(head)), expected, 1e-5)
         assert len(calls) == 2 * model.config.num_hidden_layers, "the layers were not computed again"
 
-    def check_compiled(self, shape: str, backend: str):
-        model = self.build(shape, **NO_DROPOUT)
+    def check_compiled(self, shape: str, backend: str, **overrides):
+        model = self.build(shape, **NO_DROPOUT, **overrides)
         inputs, counts = self.padded()
         with torch.no_grad():
             expected = model(**inputs).logits[counts]
@@ -241,11 +241,12 @@ class ModelTests:
 
     def test_compiled_is_eager(self):
         """With layers of different heads."""
-        self.check_compiled("per-layer", "aot_eager")
+        heads = {0: {"num_attention_heads": 2}}
+        self.check_compiled("per-layer", "aot_eager", num_hidden_layers=2, per_layer_config=heads)
 
     def test_compiled_training_is_eager(self):
         head = next(iter(self.heads))
-        model = self.build("lean", self.heads[head], **NO_DROPOUT).train()
+        model = self.build("lean", self.heads[head], **NO_DROPOUT, num_hidden_layers=1).train()
         expected = loss_and_gradients(model, self.inputs(head))
         torch._dynamo.reset()
         model.compile(fullgraph=True, backend="aot_eager")

@@ -32,94 +32,74 @@ def folder(tmp_path):
     return copy
 
 
-def edit_json(path, **values):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+def edit(name, **values):
+    """Puts values into a JSON file of a folder."""
+
+    def tamper(folder):
+        path = folder / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+    return tamper
 
 
-def append(folder, name, text):
-    with (folder / name).open("a") as file:
-        file.write(text)
+def write(name, text):
+    """Puts text at the end of a file, which need not be there."""
+
+    def tamper(folder):
+        (folder / name).parent.mkdir(exist_ok=True)
+        with (folder / name).open("a") as file:
+            file.write(text)
+
+    return tamper
 
 
-def link(folder, name, target):
-    (folder / name).unlink(missing_ok=True)
-    (folder / name).symlink_to(target)
+def link(name, target):
+    """Puts a link in the place of a file."""
 
+    def tamper(folder):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
 
-def outside(folder, text=""):
-    """A file outside the folder."""
-    path = folder.parent / "outside.py"
-    path.write_text(text)
-    return path
+    return tamper
 
 
 EVIL = "open('EVIL', 'w')\n"
 OWN = LeanBERTConfig.auto_classes()
-ELSEWHERE = {**OWN, "AutoModel": "other/repo--modeling.X"}
-TAMPERINGS = {
-    "a changed file": (lambda folder: append(folder, "layers_leaner.py", " "), "layers_leaner.py: differs"),
-    "a missing file": (lambda folder: (folder / "heads_leaner.py").unlink(), "heads_leaner.py: missing"),
-    "a hidden file": (lambda folder: append(folder, ".evil.py", EVIL), ".evil.py: not a file of a published folder"),
-    "another family's file": (
-        lambda folder: append(folder, "modeling_lean_gpt.py", ""),
-        "modeling_lean_gpt.py: not a file of a published folder",
-    ),
-    "a file in a folder": (
-        lambda folder: ((folder / "sub").mkdir(), append(folder, "sub/modeling_lean_bert.py", EVIL)),
-        "sub/modeling_lean_bert.py: not a file",
-    ),
-    "a compiled file": (lambda folder: append(folder, "heads_leaner.pyc", ""), "heads_leaner.pyc: not a file"),
-    "a link to other code": (
-        lambda folder: link(folder, "layers_leaner.py", outside(folder, EVIL)),
-        "layers_leaner.py: a link to .*outside.py, expected a file of this folder",
-    ),
-    "a link to the same code": (
-        lambda folder: link(folder, "layers_leaner.py", folders.PACKAGE / "layers_leaner.py"),
+CONFIG = "config.json"
+TAMPERINGS = [
+    (write("layers_leaner.py", " "), "layers_leaner.py: differs"),
+    (lambda folder: (folder / "heads_leaner.py").unlink(), "heads_leaner.py: missing"),
+    (write(".evil.py", EVIL), ".evil.py: not a file of a published folder"),
+    (write("modeling_lean_gpt.py", ""), "modeling_lean_gpt.py: not a file of a published folder"),
+    (write("sub/modeling_lean_bert.py", EVIL), "sub/modeling_lean_bert.py: not a file"),
+    (write("heads_leaner.pyc", ""), "heads_leaner.pyc: not a file"),
+    (
+        link("layers_leaner.py", folders.PACKAGE / "layers_leaner.py"),
         "layers_leaner.py: a link to",
     ),
-    "a linked folder": (lambda folder: link(folder, "sub", folder.parent), "sub: a link to"),
-    "other code": (
-        lambda folder: edit_json(folder / "config.json", auto_map={**OWN, "AutoModel": "evil.X"}),
-        "config.json: auto_map is .*'evil.X'.*, expected .*'modeling_lean_bert.LeanBERTModel'",
+    (link("sub", ROOT), "sub: a link to"),
+    (edit(CONFIG, auto_map={**OWN, "AutoModel": "evil.X"}), "auto_map is .*'evil.X'.*, expected .*LeanBERTModel'"),
+    (edit(CONFIG, auto_map={**OWN, "AutoModel": "other/repo--modeling.X"}), "auto_map is .*'other/repo--modeling.X'"),
+    (
+        edit(CONFIG, auto_map={**OWN, "AutoModelForCTC": "modeling_lean_bert.X"}),
+        "auto_map is .*modeling_lean_bert.X",
     ),
-    "another repository": (
-        lambda folder: edit_json(folder / "config.json", auto_map=ELSEWHERE),
-        "config.json: auto_map is .*'other/repo--modeling.X'",
+    (edit(CONFIG, auto_map=None), "config.json: auto_map is None"),
+    (edit(CONFIG, model_type="evil"), "attention_leaner.py: not a file of a published folder"),
+    (edit(CONFIG, attn_implementation="evil/kernel"), "attn_implementation: not a key that a LeanBERTConfig is saved"),
+    (edit("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}), "config.json: auto_map names code"),
+    (write("modules.json", '[{"type": "evil/repo--module.Evil"}]'), "modules.json: type is 'evil/repo--module.Evil'"),
+    (
+        write("modules.json", '[{"type": "modeling.Evil"}]'),
+        "'modeling.Evil', expected a module of sentence-t",
     ),
-    "one more class": (
-        lambda folder: edit_json(folder / "config.json", auto_map={**OWN, "AutoModelForCTC": "modeling_lean_bert.X"}),
-        "config.json: auto_map is .*'modeling_lean_bert.X'",
-    ),
-    "no auto_map": (lambda folder: edit_json(folder / "config.json", auto_map=None), "config.json: auto_map is None"),
-    "another model_type": (
-        lambda folder: edit_json(folder / "config.json", model_type="evil"),
-        "attention_leaner.py: not a file of a published folder",
-    ),
-    "a kernel": (
-        lambda folder: edit_json(folder / "config.json", attn_implementation="evil/kernel"),
-        "config.json: attn_implementation: not a key that a LeanBERTConfig is saved with",
-    ),
-    "a tokenizer's code": (
-        lambda folder: edit_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}),
-        "tokenizer_config.json: auto_map names code",
-    ),
-    "another's module": (
-        lambda folder: (folder / "modules.json").write_text('[{"path": "", "type": "evil/repo--module.Evil"}]'),
-        "modules.json: type is 'evil/repo--module.Evil', expected a module of sentence-transformers",
-    ),
-    "a module of its own": (
-        lambda folder: (folder / "modules.json").write_text('[{"path": "", "type": "modeling.Evil"}]'),
-        "modules.json: type is 'modeling.Evil', expected a module of sentence-transformers",
-    ),
-    "no module": (lambda folder: (folder / "modules.json").write_text("{}"), "modules.json: .* list"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json: not a JSON file"),
-    "no JSON object": (lambda folder: (folder / "config.json").write_text("[]"), "config.json: expected a JSON obj"),
-}
+    (write("modules.json", "{}"), "modules.json: .* list"),
+    (write(CONFIG, "{"), "config.json: not a JSON file"),
+]
 
 
-@pytest.mark.parametrize("name", TAMPERINGS)
-def test_tampered_code_is_named_and_never_runs(folder, name, monkeypatch, capsys):
-    tamper, message = TAMPERINGS[name]
+@pytest.mark.parametrize(("tamper", "message"), TAMPERINGS)
+def test_tampered_code_is_named_and_never_runs(folder, tamper, message, monkeypatch, capsys):
     tamper(folder)
     with pytest.raises(ValueError, match=message):
         folders.check_links(folder)
@@ -148,18 +128,23 @@ def test_a_folder_of_the_hubs_cache_is_made_of_links(folder):
             (snapshot / path.name).symlink_to(Path("../../blobs") / path.name)
     folders.check_links(snapshot)
     folders.check_code(snapshot)
-    append(repository / "blobs", "layers_leaner.py", EVIL)
+    write("layers_leaner.py", EVIL)(repository / "blobs")
     with pytest.raises(ValueError, match="layers_leaner.py: differs"):
         folders.check_code(snapshot)
 
 
 def test_renewed_copies(folder):
     before = (folder / "config.json").read_text()
-    append(folder, "modeling_lean_bert.py", EVIL)
-    append(folder, "evil_lean.py", EVIL)
+    outside = folder.parent / "outside.py"
+    outside.touch()
+    for tamper in (
+        write("modeling_lean_bert.py", EVIL),
+        write("evil_lean.py", EVIL),
+        link("layers_leaner.py", outside),
+        edit("config.json", auto_map={**OWN, "AutoModel": "evil.X"}),
+    ):
+        tamper(folder)
     (folder / "heads_leaner.py").unlink()
-    link(folder, "layers_leaner.py", outside(folder))
-    edit_json(folder / "config.json", auto_map=ELSEWHERE)
     folders.renew_code(folder)
     folders.check_code(folder)
-    assert outside(folder).read_text() == "" and (folder / "config.json").read_text() == before
+    assert outside.read_text() == "" and (folder / "config.json").read_text() == before

@@ -42,38 +42,31 @@ class TestKeys:
             config_class(zebra=1)
 
     def test_keys_of_transformers_are_not_refused(self, config_class):
-        config = config_class(
-            num_labels=3,
-            output_hidden_states=True,
-            attn_implementation="eager",
-            torch_dtype="float32",
-            problem_type="regression",
-            tokenizer_class="x",
-            quantization_config={"quant_method": "y"},
-            name_or_path="z",
-            temperature=0.5,
-            architectures=["A"],
-        )
+        known = {"output_hidden_states": True, "tokenizer_class": "x", "name_or_path": "z", "temperature": 0.5}
+        known |= {"quantization_config": {"quant_method": "y"}, "problem_type": "regression", "architectures": ["A"]}
+        config = config_class(**known, num_labels=3, attn_implementation="eager", torch_dtype="float32")
         assert config.num_labels == 3 and config._attn_implementation == "eager" and config.dtype == torch.float32
+        assert config_class(num_labels=None).num_labels == 2
+        assert config_class(initializer_range=1, layer_norm_eps=1).initializer_range == 1
+        assert config_class(num_labels=1, problem_type="regression").num_labels == 1
 
-    def test_files(self, config_class, tmp_path, caplog):
+    def test_files(self, config_class, tmp_path):
         config_class().save_pretrained(tmp_path)
         path = tmp_path / "config.json"
         values = json.loads(path.read_text())
-        path.write_text(json.dumps({**values, "hiden_size": 48}))
-        with pytest.raises(ValueError, match="hiden_size: did you mean hidden_size?"):
-            config_class.from_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="hiden_size: did you mean hidden_size?"):
-            AutoConfig.from_pretrained(tmp_path)
-        path.write_text(json.dumps(values))
         with pytest.raises(ValueError, match="num_hiden_layers: did you mean num_hidden_layers?"):
             AutoConfig.from_pretrained(tmp_path, num_hiden_layers=3)
+        path.write_text(json.dumps({**values, "hiden_size": 48}))
+        for load in (config_class.from_pretrained, AutoConfig.from_pretrained):
+            with pytest.raises(ValueError, match="hiden_size: did you mean hidden_size?"):
+                load(tmp_path)
         path.write_text(json.dumps({**values, "some_future_key": 7}))
-        loaded = config_class.from_pretrained(tmp_path)
-        assert loaded.some_future_key == 7
-        loaded.save_pretrained(tmp_path)
+        config_class.from_pretrained(tmp_path).save_pretrained(tmp_path)
         assert json.loads(path.read_text())["some_future_key"] == 7
         assert config_class.from_json_file(path).some_future_key == 7
+        path.write_text('{"model_type": "bert"}')
+        with pytest.raises(ValueError, match=f"model_type must be '{config_class.model_type}', got 'bert'"):
+            config_class.from_pretrained(tmp_path)
 
     def test_every_field_is_documented(self, config_class):
         own = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
@@ -83,52 +76,34 @@ class TestKeys:
 
     def test_equal_configs(self, config_class):
         varied = {"per_layer_config": {1: {"num_attention_heads": 24}}}
-        assert config_class() == config_class() and config_class(**varied) == config_class(**varied)
-        assert config_class() != config_class(hidden_size=1536) and config_class() != config_class(**varied)
-        assert config_class() != object()
+        assert config_class(**varied) == config_class(**varied)
+        assert config_class() not in (config_class(hidden_size=1536), config_class(**varied), object())
 
 
 ANY = [
     ({"num_attention_heads": 7}, "num_attention_heads=7 .* hidden_size=768"),
     ({"hidden_size": 0}, "hidden_size must be an integer from 1 to 2,147,483,647, got 0"),
-    ({"hidden_size": 10**12}, "hidden_size must be .* got 1000000000000"),
-    ({"num_hidden_layers": -1}, "num_hidden_layers must be an integer from 1 to 10,000, got -1"),
     ({"num_hidden_layers": 10**9}, "num_hidden_layers must be"),
-    ({"num_attention_heads": 0}, "num_attention_heads must be .* got 0"),
     ({"head_dim": 0}, "head_dim must be .* got 0"),
-    ({"intermediate_size": True}, "intermediate_size"),
     ({"hidden_size": "large"}, "'hidden_size' expected int, got str .*'large'"),
-    ({"hidden_size": 96.0}, "'hidden_size' expected int, got float"),
     ({"hidden_act": "gleu"}, "hidden_act 'gleu'"),
     ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob"),
     ({"initializer_range": -1.0}, "initializer_range"),
     ({"layer_norm_eps": 0.0}, "layer_norm_eps must be finite and above 0, got 0.0"),
     ({"layer_norm_eps": "1e-5"}, "'layer_norm_eps' with value '1e-5'"),
     ({"num_labels": 0}, "num_labels must be an integer from 1 to 10,000,000, got 0"),
-    ({"num_labels": "a"}, "num_labels must be"),
     ({"problem_type": "foo"}, "problem_type must be one of .*regression.* got 'foo'"),
-    ({"id2label": {}}, "id2label must map numbers to names, .* got {}"),
-    ({"id2label": ["no", "yes"]}, "id2label must map numbers to names"),
     ({"id2label": {"x": "y"}}, "id2label must map numbers to names"),
     ({"per_layer_config": []}, r"per_layer_config must map layers in 0..11 to heads, .* got \[\]"),
-    ({"per_layer_config": {0: 3}}, "per_layer_config must map layers"),
     ({"per_layer_config": {12: {"num_attention_heads": 4}}}, "per_layer_config must map layers in 0..11"),
-    ({"per_layer_config": {-1: {"num_attention_heads": 4}}}, "per_layer_config must map layers in 0..11"),
-    ({"per_layer_config": {"a": {"num_attention_heads": 4}}}, "per_layer_config must map layers"),
     ({"per_layer_config": {0: {"head_dim": 8}}}, "per_layer_config must map .* {'head_dim': 8}"),
     ({"per_layer_config": {0: {"num_attention_heads": 0}}}, r"per_layer_config\[0\]: num_attention_heads must be"),
 ]
 OWN = [
     (LeanViTConfig, {"image_size": 230}, "image_size: height 230 is not a multiple of patch_size 16"),
-    (LeanViTConfig, {"image_size": [224, 230]}, "image_size: width 230"),
     (LeanViTConfig, {"image_size": [224]}, "image_size must be one or two integers"),
     (LeanViTConfig, {"patch_size": 0}, "patch_size"),
-    (LeanViTConfig, {"num_channels": 0}, "num_channels"),
-    (LeanViTConfig, {"pooler_output_size": 0}, "pooler_output_size"),
     (LeanViTConfig, {"out_features": ["stage99"]}, "out_features"),
-    (LeanBERTConfig, {"vocab_size": 0}, "vocab_size"),
-    (LeanBERTConfig, {"type_vocab_size": 0}, "type_vocab_size"),
-    (LeanBERTConfig, {"pad_token_id": "0"}, "'pad_token_id' with value '0'"),
     (LeanBERTConfig, {"pad_token_id": 40000}, "pad_token_id 40000 must be in 0..vocab_size-1=30521"),
     (LeanBERTConfig, {"classifier_dropout": 2.0}, "classifier_dropout"),
     (LeanGPTConfig, {"max_position_embeddings": 0}, "max_position_embeddings"),
@@ -148,28 +123,11 @@ def test_refused_by_name(config_class, values, message, tmp_path):
     with pytest.raises(ValueError, match=message) as refusal:
         config_class(**values)
     assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 250
-    if "out_features" not in values:  # the same as an override of a file
-        # a file states its head_dim, so that other heads need not divide; and its own key-value heads
-        message = ".*" if {"num_attention_heads", "head_dim", "num_hidden_layers"} & values.keys() else message
-        config_class(head_dim=64).save_pretrained(tmp_path)
-        if values not in ({"num_attention_heads": 7},) or config_class is LeanGPTConfig:
-            with pytest.raises(ValueError, match=message):
-                AutoConfig.from_pretrained(tmp_path, **values)
-
-
-@pytest.mark.parametrize("config_class", CONFIGS)
-def test_what_is_not_refused(config_class):
-    assert config_class(num_labels=None).num_labels == 2
-    assert config_class(initializer_range=1, layer_norm_eps=1).initializer_range == 1
-    assert config_class(num_labels=1, problem_type="regression").num_labels == 1
-    assert config_class(dtype="bfloat16").dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("config_class", CONFIGS)
-def test_a_file_of_another_model(config_class, tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ValueError, match=f"model_type must be '{config_class.model_type}', got 'bert'"):
-        config_class.from_pretrained(tmp_path)
+    if values.keys() & {"out_features", "num_attention_heads"}:
+        return  # a file states its own: the other heads need not divide
+    config_class(head_dim=64).save_pretrained(tmp_path)
+    with pytest.raises(ValueError):
+        AutoConfig.from_pretrained(tmp_path, **values)
 
 
 # Property: an accepted configuration builds, runs and counts its parameters exactly; any other raises a ValueError
@@ -214,7 +172,7 @@ FAMILY_FIELDS = {
 def test_accepted_configurations_run_and_others_name_the_field(config_class):
     accepted = []
 
-    @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(values=st.fixed_dictionaries({**SIZES, **FAMILY_FIELDS[config_class]}), heads=HEADS_OF_LAYERS)
     def check(values, heads):
         if heads:
@@ -246,6 +204,7 @@ class TestNamedShapes:
         embeddings = sum(p.numel() for n, p in model.named_parameters() if any(table in n for table in tables))
         assert (count.total, count.embeddings) == (model.num_parameters(), embeddings)
         assert config.architectures == [type(model).__name__]
+        assert "tiny" not in name or 1e6 <= count.total <= 5e6 and getattr(config, "vocab_size", 0) <= 8192
 
     @pytest.mark.parametrize("name", shape_names())
     def test_files_are_complete_and_load(self, name):
@@ -270,9 +229,6 @@ class TestNamedShapes:
         assert vit.count_parameters().total == 86_567_656
         assert bert.count_parameters("LeanBERTModel").total == 109_482_240
         assert gpt.count_parameters().total == 124_439_808
-        sixteen, ten = load_shape("bert/16x12"), load_shape("bert/lean-10x24")
-        assert round(sixteen.count_parameters("Model").total / 1e6) == 138
-        assert round(ten.count_parameters("Model").total / 1e6) == 95
 
     @pytest.mark.parametrize("name", [name for name in shape_names() if baseline_of(name)])
     def test_twins_differ_by_depth_and_heads_alone(self, name):
@@ -282,10 +238,11 @@ class TestNamedShapes:
         if name.endswith("-mlp"):
             allowed.add("intermediate_size")
             assert 2 * config.intermediate_size == baseline.intermediate_size
+        differing -= {"out_features", "out_indices"}
         if any(control in name for control in ("half-mlp", "quarter-mlp", "narrow")):
-            self.check_a_control(name, config, baseline, differing - {"out_features", "out_indices"})
+            self.check_a_control(name, config, baseline, differing)
             return
-        assert differing - {"out_features", "out_indices"} <= allowed
+        assert differing <= allowed
         if "fixed-head" in name:
             assert config.num_attention_heads * config.head_dim > config.hidden_size and config.head_dim == 64
         elif "many-heads" in name:
@@ -312,24 +269,19 @@ class TestNamedShapes:
         else:
             assert abs(own.total / twin.total - 1) < 0.01
 
-    def test_controls_at_equal_parameters(self):
-        """The numbers that the grid over training length names."""
-        controls = ("quarter-mlp", "deep-narrow")
-        totals = [load_shape(f"gpt/{name}-mini").count_parameters().total for name in controls]
-        assert totals == [892_608, 894_848]
-
-    def test_tiny_shapes_are_tiny(self):
-        for name in shape_names():
-            if "tiny" in name:
-                config = load_shape(name)
-                assert 1e6 <= config.count_parameters().total <= 5e6
-                assert getattr(config, "vocab_size", 0) <= 8192
-
-    def test_unknown_name(self):
-        with pytest.raises(ValueError, match="unknown shape 'gpt/lean-bsae'; did you mean gpt/lean-base?"):
-            shape_path("gpt/lean-bsae")
+    def test_what_has_no_name(self, tmp_path):
+        for name, message in {
+            "gpt/lean-bsae": "unknown shape 'gpt/lean-bsae'; did you mean gpt/lean-base?",
+            "bert/none": "unknown shape .bert/none.; did you mean bert/nano",
+        }.items():
+            with pytest.raises(ValueError, match=message):
+                load_config(name)
         with pytest.raises(ValueError, match=r"unknown shape 'zebra' \(`leaner shapes` lists all\)"):
             shape_path("zebra")
+        path = tmp_path / "config.json"
+        path.write_text("{")
+        with pytest.raises(ValueError, match=f"^shape {path}: no configuration that can be read: "):
+            load_config(str(path))
 
 
 class TestCounting:
@@ -380,13 +332,3 @@ class TestCounting:
             load_shape("gpt/tiny").count_flops(513)
         with pytest.raises(ValueError, match="unknown architecture 'ForDancing'"):
             load_shape("gpt/tiny").count_parameters("ForDancing")
-
-
-def test_a_file_that_is_no_configuration(tmp_path):
-    """It is there: the message does not speak of names that are not."""
-    path = tmp_path / "config.json"
-    path.write_text("{")
-    with pytest.raises(ValueError, match=f"^shape {path}: no configuration that can be read: "):
-        load_config(str(path))
-    with pytest.raises(ValueError, match="^unknown shape .bert/none.; did you mean bert/nano"):
-        load_config("bert/none")

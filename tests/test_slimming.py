@@ -1,8 +1,9 @@
 """Slimming: exact operations compute what the model computed; a cut equals the model with the rest silenced."""
 
+import re
+
 import pytest
 import torch
-from transformers import AutoModel
 
 from modeling_leaner import (
     LeanBERTConfig,
@@ -67,16 +68,14 @@ def output(model):
 
 
 MODELS = {
-    "bert": bert,
-    "bert-mlm": lambda: bert(LeanBERTForMaskedLM),
+    "bert": lambda: bert(LeanBERTForMaskedLM),
     "bert-uneven": lambda: bert(per_layer_config={1: {"num_attention_heads": 2}}, head_dim=6),
     "gpt": gpt,
     "gpt-grouped": lambda: gpt(num_key_value_heads=2),
     "gpt-first-not-grouped": lambda: gpt(
         num_key_value_heads=2, per_layer_config={0: {"num_attention_heads": 2}}, head_dim=6
     ),
-    "vit": vit,
-    "vit-without-bias": lambda: vit(qkv_bias=False),
+    "vit": lambda: vit(qkv_bias=False),
 }
 
 
@@ -98,6 +97,18 @@ def all_heads(model):
     return [list(range(heads)) for heads in model.config.heads_per_layer]
 
 
+def silence(linears, kept, means, fold):
+    """Every linear layer reads the columns that are kept, and of the others their mean, or zero."""
+    for linear, columns, mean in zip(linears, kept, means):
+
+        def hook(module, args, columns=columns, mean=mean):
+            masked = mean.expand_as(args[0]).clone() if fold else torch.zeros_like(args[0])
+            masked[..., columns] = args[0][..., columns]
+            return (masked,)
+
+        linear.register_forward_pre_hook(hook)
+
+
 class TestExact:
     def test_keeping_everything(self, model):
         """Bit for bit, by every cut."""
@@ -110,8 +121,7 @@ class TestExact:
         ):
             assert same.config == config
             assert torch.equal(output(same), output(model))
-            for name, tensor in model.state_dict().items():
-                assert torch.equal(same.state_dict()[name], tensor), name
+            torch.testing.assert_close(same.state_dict(), model.state_dict(), rtol=0, atol=0)
 
     def test_new_heads_contribute_nothing_and_can_learn(self, model):
         if is_grouped(model):
@@ -125,11 +135,8 @@ class TestExact:
         for layer in slim.base_model.layers:
             assert not layer.self_attn.o_proj.weight[:, -rows:].any()
             assert len(layer.self_attn.v_proj.weight[-rows:].unique(dim=0)) == rows
-        slim.train()
-        outputs = slim(**inputs(slim))
-        outputs[0].float().square().sum().backward()
-        new = slim.base_model.layers[0].self_attn.o_proj.weight.grad[:, -2 * slim.config.head_dim :]
-        assert (new.abs().amax(dim=0) > 0).all()
+        slim.train()(**inputs(slim))[0].float().square().sum().backward()
+        assert (slim.base_model.layers[0].self_attn.o_proj.weight.grad[:, -rows:].abs().amax(dim=0) > 0).all()
 
     def test_new_neurons_contribute_nothing_and_can_learn(self, model):
         slim = operations.add_neurons(model, 3)
@@ -138,8 +145,7 @@ class TestExact:
         for layer in slim.base_model.layers:
             assert not layer.mlp.fc2.weight[:, -3:].any()  # a column of equal numbers would vanish in the next norm
             assert len(layer.mlp.fc1.weight[-3:].unique(dim=0)) == 3  # alike, they would learn alike
-        slim.train()
-        slim(**inputs(slim))[0].float().square().sum().backward()
+        slim.train()(**inputs(slim))[0].float().square().sum().backward()
         assert (slim.base_model.layers[0].mlp.fc2.weight.grad[:, -3:].abs().amax(dim=0) > 0).all()
 
     def test_permuted_heads(self, model):
@@ -167,29 +173,15 @@ class TestCuts:
         """What is removed equals what is masked, where `o_proj` reads it: by zero or by its mean."""
         kept = [[0, 2], [1], [0, 1, 3]]
         if is_grouped(model):
-            kept = [[0, 2], [1, 3], [0, 3]]
-            if model.config.heads_per_layer[0] == 2:
-                kept[0] = [0, 1]
+            kept = [[0, 1] if model.config.heads_per_layer[0] == 2 else [0, 2], [1, 3], [0, 3]]
         elif "gpt" in model.config.model_type:
             kept = [[0, 2], [1, 3], [2, 3]]
-        elif model.config.heads_per_layer[1] == 2:
-            kept = [[0, 2], [1], [0, 1, 3]]
         size = model.config.head_dim
         means = [torch.randn(heads * size) for heads in model.config.heads_per_layer]
         slim = operations.keep_heads(model, kept, means if fold else None)
         assert slim.config.heads_per_layer == [len(heads) for heads in kept]
-
-        def silence(layer):
-            def hook(module, args):
-                masked = means[layer].expand_as(args[0]).clone() if fold else torch.zeros_like(args[0])
-                for head in kept[layer]:
-                    masked[..., head * size : (head + 1) * size] = args[0][..., head * size : (head + 1) * size]
-                return (masked,)
-
-            return hook
-
-        for index, layer in enumerate(model.base_model.layers):
-            layer.self_attn.o_proj.register_forward_pre_hook(silence(index))
+        columns = [[head * size + column for head in heads for column in range(size)] for heads in kept]
+        silence([layer.self_attn.o_proj for layer in model.base_model.layers], columns, means, fold)
         same_output(slim, model)
 
     @pytest.mark.parametrize("fold", [False, True], ids=["zero", "mean"])
@@ -198,24 +190,13 @@ class TestCuts:
         means = [torch.randn(40) for _ in kept]
         slim = operations.keep_neurons(model, kept, means if fold else None)
         assert slim.config.intermediate_size == 3
-
-        def silence(layer):
-            def hook(module, args):
-                masked = means[layer].expand_as(args[0]).clone() if fold else torch.zeros_like(args[0])
-                masked[..., kept[layer]] = args[0][..., kept[layer]]
-                return (masked,)
-
-            return hook
-
-        for index, layer in enumerate(model.base_model.layers):
-            layer.mlp.fc2.register_forward_pre_hook(silence(index))
+        silence([layer.mlp.fc2 for layer in model.base_model.layers], kept, means, fold)
         same_output(slim, model)
 
     def test_saved_and_loaded(self, model, tmp_path):
         slim = operations.keep_layers(model, [2])
         slim.save_pretrained(tmp_path)
         assert torch.equal(output(type(model).from_pretrained(tmp_path)), output(slim))
-        AutoModel.from_pretrained(tmp_path)
 
     def test_dtype_mode_and_kind_of_attention_are_kept(self):
         model = bert().to(torch.bfloat16).train()
@@ -231,16 +212,14 @@ class TestCuts:
     [
         (lambda: operations.keep_layers(bert(), []), "layers: expected some of 0..2, each once, in ascending"),
         (lambda: operations.keep_layers(bert(), [0, 3]), "layers: expected some of 0..2, each once, in ascending"),
-        (lambda: operations.keep_layers(bert(), [1, 1]), "in ascending order, got [1, 1]"),
         (lambda: operations.keep_layers(bert(), [2, 0]), "in ascending order, got [2, 0]"),
         (lambda: operations.keep_heads(gpt(), [[0, 1], [0], [0]]), "num_attention_heads=1 of layer 1 is not"),
         (lambda: operations.keep_heads(gpt(num_key_value_heads=2), [[0, 1]] * 3), "equally many of each of 2 groups"),
     ],
 )
 def test_what_cannot_be(change, message):
-    with pytest.raises(SlimError) as error:
+    with pytest.raises(SlimError, match=re.escape(message)):
         change()
-    assert message in str(error.value)
 
 
 @pytest.fixture
@@ -300,18 +279,19 @@ class TestScores:
         torch.testing.assert_close(variances[2].float(), rows.var(dim=0, correction=0), **TOLERANCE)
 
 
+def cut(model, **target):
+    return slim(model, Target(**target), [inputs(model)], [inputs(model)])
+
+
 class TestSlim:
     def test_every_part_at_once(self):
         model = vit()
-        target = Target(layers=2, heads=2, intermediate_size=30)
-        slimmed = slim(model, target, [inputs(model)], [inputs(model)])
+        slimmed = cut(model, layers=2, heads=2, intermediate_size=30)
         config = slimmed.model.config
-        assert (config.num_hidden_layers, config.heads_per_layer) == (2, [2, 2])
-        assert config.intermediate_size == 30
-        assert [cut.part for cut in slimmed.cuts] == ["layers", "heads", "intermediate_size"]
+        assert (config.num_hidden_layers, config.heads_per_layer, config.intermediate_size) == (2, [2, 2], 30)
+        assert [each.part for each in slimmed.cuts] == ["layers", "heads", "intermediate_size"]
         reference = Reference.of(model, [inputs(model)])
         assert slimmed.cuts[-1].change == pytest.approx(reference.change(slimmed.model))
-        assert min(slimmed.cuts[1].rivals.values()) <= max(slimmed.cuts[1].rivals.values())
 
     def test_what_matters_stays(self):
         """A head and a layer that do nothing are what goes."""
@@ -321,23 +301,23 @@ class TestSlim:
             for linear in (silent_layer.self_attn.o_proj, silent_layer.mlp.fc2):
                 linear.weight.zero_()
                 linear.bias.zero_()
-        slimmed = slim(model, Target(layers=2), [inputs(model)], [inputs(model)])
+        slimmed = cut(model, layers=2)
         assert slimmed.cuts[0].after == [0, 2] and slimmed.cuts[0].change < 1e-10
 
     def test_total_heads_are_shared_out(self):
         model = bert()
         with torch.no_grad():
             model.layers[1].self_attn.o_proj.weight[:, 6:].zero_()  # three of its four heads
-        slimmed = slim(model, Target(total_heads=9), [inputs(model)], [inputs(model)])
+        slimmed = cut(model, total_heads=9)
         assert slimmed.model.config.heads_per_layer == [4, 1, 4]
         assert slimmed.cuts[0].change < 1e-10
 
     def test_more_than_there_is_contributes_nothing_yet(self):
         model = bert()
-        alone = slim(model, Target(layers=2), [inputs(model)], [inputs(model)])
-        slimmed = slim(model, Target(layers=2, heads=7, intermediate_size=50), [inputs(model)], [inputs(model)])
+        alone = cut(model, layers=2)
+        slimmed = cut(model, layers=2, heads=7, intermediate_size=50)
         assert slimmed.model.config.heads_per_layer == [7, 7] and slimmed.model.config.intermediate_size == 50
-        assert [(cut.part, cut.after) for cut in slimmed.cuts[1:]] == [("heads", [7, 7]), ("intermediate_size", 50)]
+        assert [(each.part, each.after) for each in slimmed.cuts[1:]] == [("heads", [7, 7]), ("intermediate_size", 50)]
         same_output(slimmed.model, alone.model)
 
     def test_the_mean_is_folded_where_that_is_better(self):
@@ -347,7 +327,7 @@ class TestSlim:
             for layer in model.layers:
                 layer.mlp.fc1.weight[:20].zero_()
                 layer.mlp.fc1.bias[:20].fill_(2.0)
-        slimmed = slim(model, Target(intermediate_size=20), [inputs(model)], [inputs(model)])
+        slimmed = cut(model, intermediate_size=20)
         assert slimmed.cuts[0].change < 1e-8
         assert slimmed.cuts[0].rivals["removed parts as zero"] > 0.01
 
@@ -357,7 +337,6 @@ class TestSlim:
             (bert, Target(), "nothing to cut"),
             (bert, Target(layers=4), "layers: expected 1..3, got 4"),
             (bert, Target(keep=(0, 0)), "layers: expected some of 0..2"),
-            (bert, Target(heads=9_999_999), "heads: expected 1..4,096, got 9,999,999"),
             (MODELS["bert-uneven"], Target(heads=5), "heads: expected 1..2 for layers of [4, 2, 4] heads, got 5"),
             (MODELS["gpt-grouped"], Target(heads=6), "heads: expected 1..4, since several heads share keys, got 6"),
             (bert, Target(heads=2, total_heads=4), "heads and total_heads: give one of them"),
@@ -371,9 +350,8 @@ class TestSlim:
         ],
     )
     def test_shapes_that_cannot_be(self, make, target, message):
-        with pytest.raises(SlimError) as error:
+        with pytest.raises(SlimError, match=re.escape(message)):
             slim(make(), target, [], [])
-        assert message in str(error.value)
 
 
 def test_a_row_without_tokens_is_no_reason_to_stop():
@@ -392,8 +370,8 @@ def test_layers_with_grouped_heads_alone_keep_their_groups():
     """Whether heads share keys is asked of the whole model: the first layer alone does not say it."""
     model = MODELS["gpt-first-not-grouped"]()
     for layers in ([0], [1, 2]):
-        cut = operations.keep_layers(model, layers)
-        assert cut.config.heads_per_layer == [model.config.heads_per_layer[layer] for layer in layers]
-        assert cut.config.num_key_value_heads == 2
-    fewer = slim(model, Target(intermediate_size=20), [inputs(model)], [inputs(model)]).model
-    assert fewer.config.intermediate_size == 20 and fewer.config.heads_per_layer == model.config.heads_per_layer
+        fewer = operations.keep_layers(model, layers).config
+        assert fewer.heads_per_layer == [model.config.heads_per_layer[layer] for layer in layers]
+        assert fewer.num_key_value_heads == 2
+    config = cut(model, intermediate_size=20).model.config
+    assert config.intermediate_size == 20 and config.heads_per_layer == model.config.heads_per_layer

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from common import NO_DROPOUT
 from transformers import AutoModelForSequenceClassification
 
 from modeling_leaner.conditioning import head_condition_numbers
@@ -15,14 +16,14 @@ from modeling_leaner.modeling_lean_bert import (
     LeanBERTForTokenClassification,
     LeanBERTModel,
 )
-from modeling_leaner.models import without_unpadding
 from modeling_leaner.slimming.measures import input_moments
 from modeling_leaner.unpadding_leaner import Unpadding, cheapest_rows, rows_for
 
 
 LENGTHS = (3, 12, 1, 7, 5, 4)
 LONGEST = max(LENGTHS)
-CONFIG = LeanBERTConfig(hidden_size=16, num_attention_heads=2, intermediate_size=32)
+SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+CONFIG = LeanBERTConfig(**SIZES)
 HEADS = (
     LeanBERTForMaskedLM,
     LeanBERTForMultipleChoice,
@@ -51,13 +52,10 @@ def batch(side="right"):
 def model_of(head=LeanBERTModel, unpads=True, **options):
     torch.manual_seed(0)
     config = LeanBERTConfig(
+        **SIZES,
+        **NO_DROPOUT,
         vocab_size=50,
-        hidden_size=16,
         num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
         initializer_range=0.5,
         unpad_inputs=unpads,
         **options,
@@ -111,37 +109,26 @@ class TestPacking:
         config = LeanBERTConfig(hidden_size=96, num_attention_heads=24, head_dim=head_dim, intermediate_size=384)
         assert cheapest_rows([12] * 22 + [8] * 3, config)[1] == size
 
-    def test_rows_are_as_long_as_the_longest_text_not_as_its_padding(self):
-        mask = torch.nn.functional.pad(mask_of((5, 5, 4)), (0, 27))
+    @pytest.mark.parametrize("lengths, shape", [((5, 5, 4), (3, 5)), ((3, 0, 2), (1, 5))])
+    def test_rows_are_as_long_as_the_longest_text_not_as_its_padding(self, lengths, shape):
+        mask = torch.nn.functional.pad(mask_of(lengths), (0, 20))
         unpadding = Unpadding(mask, CONFIG)
-        assert unpadding.sequences.shape == (3, 5)
+        assert unpadding.sequences.shape == shape
         states = torch.randn(*mask.shape, 3)
-        restored = unpadding.unpack(unpadding.pack(states))
-        torch.testing.assert_close(restored, states * mask[..., None], rtol=0, atol=0)
-
-    def test_a_row_of_padding_alone(self):
-        mask = mask_of((3, 0, 2))
-        states = torch.randn(*mask.shape, 3)
-        unpadding = Unpadding(mask, CONFIG)
-        torch.testing.assert_close(
-            unpadding.unpack(unpadding.pack(states)),
-            states * mask[..., None],
-            rtol=0,
-            atol=0,
-        )
+        torch.testing.assert_close(unpadding.unpack(unpadding.pack(states)), states * mask[..., None], rtol=0, atol=0)
 
 
 class TestModel:
-    @pytest.mark.parametrize("attention, error", [("lean", 1e-13), ("sdpa", 1e-13), ("eager", 1e-13)])
+    @pytest.mark.parametrize("attention", ["lean", "sdpa", "eager"])
     @pytest.mark.parametrize("side", ["right", "left"])
-    def test_the_same_states_in_fewer_rows(self, attention, error, side):
+    def test_the_same_states_in_fewer_rows(self, attention, side):
         inputs = batch(side)
         expected = model_of(unpads=False, attn_implementation=attention)(**inputs).last_hidden_state
         model = model_of(attn_implementation=attention)
         model.pooler = None  # which would read padding on the left
         states = model(**inputs).last_hidden_state
         mask = inputs["attention_mask"][..., None]
-        torch.testing.assert_close(states, expected * mask, rtol=0, atol=error)
+        torch.testing.assert_close(states, expected * mask, rtol=0, atol=1e-13)
         assert rows_seen(model, inputs) == 2 and states.abs().max() > 0.1
 
     @pytest.mark.parametrize("head", HEADS)
@@ -163,11 +150,8 @@ class TestModel:
             sum(value.square().sum() for value in values).backward()
             gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
             results.append((values, gradients))
-        (expected, slopes), (found, gradients) = results
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-        assert gradients.keys() == slopes.keys() and len(gradients) > 20
-        for name, gradient in gradients.items():
-            torch.testing.assert_close(gradient, slopes[name], rtol=1e-11, atol=1e-11)
+        assert len(results[0][1]) > 20
+        torch.testing.assert_close(*results, rtol=1e-11, atol=1e-11)
 
     def test_a_sequence_sees_itself_alone(self):
         model = model_of()
@@ -186,12 +170,9 @@ class TestModel:
         assert (recorded.hidden_states or recorded.attentions)[0].shape[0] == len(LENGTHS)
 
     def test_nothing_to_gain(self):
-        whole = {
-            "input_ids": torch.randint(1, 50, (2, 6)),
-            "attention_mask": torch.ones(2, 6, dtype=torch.long),
-        }
-        assert rows_seen(model_of(), whole) == 2
-        assert rows_seen(model_of(), {"input_ids": whole["input_ids"]}) == 2
+        ids = torch.randint(1, 50, (2, 6))
+        assert rows_seen(model_of(), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}) == 2
+        assert rows_seen(model_of(), {"input_ids": ids}) == 2
         assert rows_seen(model_of(unpads=False), batch()) == len(LENGTHS)
 
     def test_a_graph_has_one_shape(self):
@@ -206,8 +187,6 @@ class TestModel:
         model_of(LeanBERTForSequenceClassification, False).save_pretrained(tmp_path)
         loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, unpad_inputs=True)
         assert loaded.config.unpad_inputs and rows_seen(loaded, batch()) == 2
-        with pytest.raises(Exception, match="unpad_inputs"):
-            LeanBERTConfig(unpad_inputs="sometimes")
 
 
 class TestHooks:
@@ -222,13 +201,6 @@ class TestHooks:
     def test_scores(self):
         expected = input_moments(model_of(unpads=False), [batch()], "mlp.fc2")
         torch.testing.assert_close(input_moments(model_of(), [batch()], "mlp.fc2"), expected)
-
-    def test_the_setting_comes_back_after_an_error(self):
-        model = model_of()
-        with pytest.raises(KeyError), without_unpadding(model):
-            assert not model.config.unpad_inputs
-            raise KeyError
-        assert model.config.unpad_inputs
 
 
 def test_a_pooler_reads_no_padding():
