@@ -234,6 +234,11 @@ def more_inputs():
 
 
 class TestScores:
+    def test_padding_is_not_compared(self):
+        model = bert(LeanBERTForMaskedLM)
+        batch = inputs(model)
+        assert len(Reference.of(model, [batch]).outputs[0]) == batch["attention_mask"].sum() < 3 * 9
+
     def test_layers_are_ranked_by_what_the_cut_model_puts_out(self, model):
         """The search that shares beginnings gives the change of each model that was cut and run."""
         reference = Reference.of(model, [inputs(model)])
