@@ -154,12 +154,9 @@ class TestLayers:
     @pytest.mark.parametrize("number", range(6))
     def test_the_branch_is_what_the_block_adds(self, number):
         block, states = small_block(number)
-        read = states
-        if number % 3 != 1:  # BERT's norm comes after
-            read = block.norm1(states)
-        mask = None
-        if number % 3 == 2:
-            mask = torch.full((len(states), len(states)), -torch.inf).triu(1)[None, None]
+        read = states if number % 3 == 1 else block.norm1(states)  # BERT's norm comes after
+        causal = torch.full((len(states), len(states)), -torch.inf).triu(1)[None, None]
+        mask = causal if number % 3 == 2 else None
         with torch.no_grad():
             expected = block.self_attn(read[None], mask)[0][0]
         torch.testing.assert_close(AttentionBranch(block, torch.double)(states.double()).float(), expected)
@@ -250,10 +247,8 @@ class TestLayers:
         document = json.loads(json.dumps(document_of("m", "d", 0.1, reports), allow_nan=False))
         second = document["layers"][1]
         assert second["similarity"][0][1] is None and second["similarity"][1][2] is not None
-        assert second["value"]["condition_number"] is None and (second["value"]["rank"], second["value"]["size"]) == (
-            12,
-            16,
-        )
+        value = second["value"]
+        assert value["condition_number"] is None and (value["rank"], value["size"]) == (12, 16)
 
 
 @pytest.fixture
