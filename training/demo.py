@@ -13,12 +13,12 @@ from pathlib import Path
 
 from rich.table import Table
 
+from modeling_leaner.cli.app import app
 from modeling_leaner.family import FAMILIES
 from modeling_leaner.files import read_json
 from modeling_leaner.shapes import load_config
 from modeling_leaner.terminal import plain_console
 
-from . import slim, train
 from .records import RunResults, checked
 from .records.results import RESULTS
 from .running.card import snippet
@@ -39,21 +39,23 @@ ONCE = "--eval_strategy no --save_strategy no"  # evaluated and saved at the end
 LOADED_AGAIN = "bert-lean-nano"
 
 
+def leaner(*words: str) -> None:
+    """Prints and runs a command, which ends the process with a line of its own where it fails."""
+    print(f"\n$ {shlex.join(['leaner', *words])}", flush=True)
+    app(list(words), standalone_mode=False)
+
+
 def make_faster() -> None:
-    """Runs `leaner slim` on a shipped classifier."""
+    """Of a shipped classifier."""
     shutil.rmtree(FASTER, ignore_errors=True)
-    print(f"$ leaner slim {SHIPPED} {FASTER} --speedup 1.5 --data listops-short --minutes {MINUTES}", flush=True)
-    slim.run(slim.Settings(SHIPPED, FASTER, ("listops-short",), speedup=1.5, minutes=MINUTES))
+    leaner(*f"slim {SHIPPED} {FASTER} --speedup 1.5 --data listops-short --minutes {MINUTES}".split())
 
 
 def train_shape(family: str, shape: str) -> RunResults:
-    """Runs `leaner train`, which ends the process with a line of its own where it fails; returns results.json."""
+    """Trains a shape, in the place of what an earlier demo trained; returns results.json."""
     folder = OUTPUT / f"{family}-{shape}"
-    if folder.exists():
-        shutil.rmtree(folder)
-    options = f"{RECIPES[family]} {ONCE} --shape {family}/{shape} --output_dir {folder}".split()
-    print(f"\n$ {shlex.join(['leaner', 'train', *options])}", flush=True)
-    train.main(options)
+    shutil.rmtree(folder, ignore_errors=True)
+    leaner(*f"train {RECIPES[family]} {ONCE} --shape {family}/{shape} --output_dir {folder}".split())
     return results_of(folder)
 
 
