@@ -10,7 +10,8 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parent.parent
 REPOSITORY = "https://github.com/OWNER/modeling_leaner/blob/main"
-COPIES = {"results.md": "model_cards/README.md", "log.md": "model_cards/LOG.md"}
+COPIES = {"results.md": "model_cards/README.md", "log.md": "model_cards/LOG.md"}  # page → file of the repository
+PAGES = {source: page for page, source in COPIES.items()}
 
 
 def on_files(files, config):
@@ -31,11 +32,12 @@ def on_page_markdown(markdown, page, config, files):
 
     def link(match):
         target, anchor = match.groups(default="")
-        path = (ROOT / folder / target).resolve().relative_to(ROOT).as_posix()
-        pages = {source: name for name, source in COPIES.items()}
-        name = pages.get(path) or path.removeprefix("docs/").removeprefix("model_cards/")
-        if files.get_file_from_path(name) and (path in pages or path.startswith("docs/") or path.endswith(".svg")):
-            return f"]({name}{anchor})"
-        return f"]({REPOSITORY}/{path}{anchor})"
+        path = (ROOT / folder / target).resolve().relative_to(ROOT)
+        if path.parts[0] == "docs":
+            name = path.relative_to("docs").as_posix()
+        else:
+            name = PAGES.get(path.as_posix(), path.name if path.suffix == ".svg" else "")
+        is_here = bool(name) and files.get_file_from_path(name) is not None
+        return f"]({name}{anchor})" if is_here else f"]({REPOSITORY}/{path.as_posix()}{anchor})"
 
     return re.sub(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)", link, markdown)

@@ -30,11 +30,11 @@ VARIANTS = (  # of a baseline, by the beginning of the name
     "many-heads-",  # more heads alone
     "one-head-",  # fewer layers and one head
     "twelve-heads-",  # fewer layers and twelve heads
-    # Controls of the lean twin's size:
+    # Controls of the lean version's size:
     "half-mlp-",  # the MLP of half the width
     "quarter-mlp-",
-    "deep-narrow-",  # deeper and narrower, with the twin's parameters
-    "narrow-",  # narrower, with the parameters of the twin's layers
+    "deep-narrow-",  # deeper and narrower, with the lean version's parameters
+    "narrow-",  # narrower, with the parameters of the lean version's layers
 )
 RENAMED = {"10x24": "16x12"}  # the baseline of a variant whose name has its own layers × heads
 
@@ -48,7 +48,7 @@ def shapes_folder() -> Path:
 
 
 def baseline_of(name: str) -> str | None:
-    """The baseline of a lean twin or another variant (`bert/lean-10x24` → `bert/16x12`); None for a baseline."""
+    """The baseline of a lean version or another variant (`bert/lean-10x24` → `bert/16x12`); None for a baseline."""
     family, shape = name.split("/")
     for prefix in VARIANTS:
         if shape.startswith(prefix):

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
-from modeling_leaner.training.publishing import cards, folders
+from modeling_leaner.training.publishing import cards, folders, reevaluate
 from modeling_leaner.training.publishing.encoders import is_encoder
 from modeling_leaner.training.records import Guess, PublishedResults
 from modeling_leaner.training.running import card as run_cards
-from modeling_leaner.training.running import reevaluate
 from modeling_leaner.training.tasks import TASKS
 from transformers.utils import is_torchvision_available
 

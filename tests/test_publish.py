@@ -21,9 +21,9 @@ from modeling_leaner.training.experiments import baselines, runs
 from modeling_leaner.training.experiments.baselines import GUESSES, read_guesses
 from modeling_leaner.training.experiments.grid import GridError, Run, load_grid
 from modeling_leaner.training.experiments.results import GridResults, load_results, read_rows
-from modeling_leaner.training.publishing import cards, publish, verify
+from modeling_leaner.training.publishing import cards, publish, reevaluate, verify
 from modeling_leaner.training.publishing.folders import results_in
-from modeling_leaner.training.running import loading, reevaluate
+from modeling_leaner.training.running import loading
 from safetensors.torch import load_file, save_file
 from training_data import write_shape
 from workshop import GRID, small_listops, train_grid

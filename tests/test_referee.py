@@ -109,15 +109,6 @@ def test_trainings(task, tmp_path):
         assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
 
 
-if __name__ == "__main__":
-    trainings = {}
-    for task in TRAININGS:
-        with tempfile.TemporaryDirectory() as scratch:
-            trainings[task] = trained(task, Path(scratch))
-    document = {"trainings": trainings}
-    GOLDEN.write_text(json.dumps(document, indent=1) + "\n")
-
-
 def test_how_more_heads_and_kappa_went_together():
     """The counts of the findings: twice the heads on ListOps and elsewhere; κ and loss over the shapes of one grid."""
     grids = {path.name: load_folder(path) for path in GRIDS_FOLDER.iterdir() if (path / "results.csv").is_file()}
@@ -131,3 +122,23 @@ def test_how_more_heads_and_kappa_went_together():
     assert len(kappas) == 8 and correlation.statistic == pytest.approx(-0.762, abs=1e-3)
     assert correlation.pvalue == pytest.approx(0.028, abs=1e-3)
     assert np.ptp(runs[(runs["grid"] == "enwik8-text-causal-curves") & (runs["shape"] == "gpt/mini")]["gain"]) < 0.047
+
+
+def test_transformers_gpt2_is_ahead_of_leangpt():
+    """The findings' doubt about intervals: three runs of GPT-2 against seven of LeanGPT, an exact permutation test."""
+    grids = ("enwik8-text-causal-curves", "enwik8-text-causal-curves-transformers")
+    tables = [pd.read_csv(GRIDS_FOLDER / name / "results.csv") for name in grids]
+    query = "phase == 'report' and shape == 'gpt/mini' and branch == 12288000"
+    ours, theirs = (table.query(query)["value"].to_numpy() for table in tables)
+    assert (len(ours), len(theirs)) == (7, 3) and theirs.max() < ours.min()
+    difference = stats.permutation_test((ours, theirs), lambda a, b: abs(a.mean() - b.mean()), alternative="greater")
+    assert theirs.mean() == pytest.approx(4.224, abs=5e-4) and difference.pvalue == pytest.approx(0.025, abs=5e-4)
+
+
+if __name__ == "__main__":
+    trainings = {}
+    for task in TRAININGS:
+        with tempfile.TemporaryDirectory() as scratch:
+            trainings[task] = trained(task, Path(scratch))
+    document = {"trainings": trainings}
+    GOLDEN.write_text(json.dumps(document, indent=1) + "\n")

@@ -9,7 +9,7 @@ from datasets import ClassLabel, Dataset, load_dataset
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.sources import text_columns
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.running.reevaluate import reduced
+from modeling_leaner.training.publishing.reevaluate import reduced
 from modeling_leaner.training.settings import parse
 from modeling_leaner.training.tasks import TASKS
 from modeling_leaner.training.tasks.classification import ImageClassification

@@ -25,12 +25,12 @@ from ..experiments.embedding_benchmark import SOURCES
 from ..reading import read_yaml
 from ..records import RunResults
 from ..records.results import RESULTS
-from ..running import reevaluate
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
 from ..running.trainer import METRICS_FILE, scores
 from ..settings import copy_options
 from ..tasks.base import Task, evaluation_batches
+from . import reevaluate
 from .cards import render
 from .encoders import is_encoder, verify_encoder
 from .folders import CARDS, check_code, check_links, published_folders, results_in
