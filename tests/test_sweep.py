@@ -695,8 +695,5 @@ def test_the_training_is_a_module():
     """As sweeps, torchrun and accelerate start it."""
     module, words = runs.TRAIN_MODULE, ["none", "--shape", "vit/nano"]
     process = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, check=False)
-    assert (
-        process.returncode == 1
-        and process.stderr.startswith("leaner train: none: ")
-        and process.stderr.count("\n") == 1
-    )
+    *_, line = process.stderr.splitlines()  # before it, torch may warn that it finds no GPU
+    assert process.returncode == 1 and line.startswith("leaner train: none: ")
