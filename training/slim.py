@@ -37,6 +37,7 @@ from transformers import (
     DataCollatorForLanguageModeling,
     DataCollatorWithPadding,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
     set_seed,
@@ -59,6 +60,7 @@ from modeling_leaner.process import INTERRUPTED
 from modeling_leaner.slimming import calibration, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
 from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, check_target, slim
+from modeling_leaner.slimming.vocabulary import keep_tokens
 from modeling_leaner.terminal import did_you_mean, plain_console, progress_bar
 
 from .data.sources import BUILT_IN, decoded_image, likely_texts, load_split, text_columns, with_encoded_images
@@ -95,6 +97,7 @@ class Settings:
     heads: int | None
     total_heads: int | None
     intermediate_size: int | None
+    vocab_size: int | None
     max_length: int
     training: bool
     lean: bool
@@ -563,6 +566,8 @@ def run(settings: Settings) -> int:
     Raises:
         ValueError, OSError: one line that names the option, file or model at fault; OUT is whole or absent.
     """
+    if settings.vocab_size is not None:
+        return cut_vocabulary(settings)
     if settings.speedup is None and settings.target == Target():
         shapes = "--speedup, --layers, --keep-layers, --heads, --total-heads, --intermediate-size"
         raise ValueError(f"nothing to remove; give one of {shapes}")
@@ -600,6 +605,26 @@ def run(settings: Settings) -> int:
     if settings.keep is not None and comparison.kept < settings.keep:
         print(f"below --keep {settings.keep:g}: try a smaller --speedup, more --minutes or more rows", file=sys.stderr)
         return BELOW_KEEP
+    return 0
+
+
+def cut_vocabulary(settings: Settings) -> int:
+    """Writes the model with fewer tokens and otherwise the same weights; returns 0."""
+    if settings.speedup is not None or settings.target != Target() or settings.training:
+        raise ValueError("--vocab-size: alone and with --no-training; then train with the original as --teacher")
+    original = load_lean(settings.source)
+    (tokenizer, *_) = load_processors(settings.source) or [None]
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ValueError(f"{settings.source}: no tokenizer")
+    rows, column = rows_with_content(settings.data, settings.column, original)
+    model, smaller = keep_tokens(original, tokenizer, rows[column], settings.vocab_size)
+    with whole_folder(settings.output) as folder:
+        for part in (model if settings.lean else convert(model), smaller):
+            part.save_pretrained(folder)
+        copy_into(folder, sentence_transformers_files(settings.source))
+    before, after = (sum(map(torch.numel, each.parameters())) for each in (original, model))
+    tokens = f"{len(smaller):,} of {len(tokenizer):,} tokens"
+    print(f"{settings.output}: {tokens}, {after / 1e6:.1f}M of {before / 1e6:.1f}M parameters")
     return 0
 
 

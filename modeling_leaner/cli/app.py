@@ -156,6 +156,9 @@ def slim(
     heads: Annotated[int | None, Option(help="Heads per layer; more than there are start with no effect.")] = None,
     total_heads: Annotated[int | None, Option(help="Heads over all layers together.")] = None,
     intermediate_size: Annotated[int | None, Option(help="Neurons per MLP.")] = None,
+    vocab_size: Annotated[
+        int | None, Option(help="Tokens to keep, the commonest of --data; alone, with --no-training.")
+    ] = None,
     max_length: Annotated[int, Option(min=2, help="Longest text in tokens.")] = 128,
     training: Annotated[bool, Option(help="Train what is left to reproduce the model.")] = True,
     lean: Annotated[bool, Option("--lean", help="Write this family's class instead of transformers' own.")] = False,

@@ -4,23 +4,24 @@ What compares vectors needs no task's settings: it serves any model. Shapes: N r
 D width, Q queries.
 """
 
+import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import IterableDataset, List, Value
+from datasets import IterableDataset, List, Value, concatenate_datasets
 from scipy import stats
 from torch.nn import functional as F
-from transformers import EvalPrediction, PreTrainedModel
+from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.models import mean_over_tokens
 
 from ..data.sources import Rows, find_column, require_columns, sentences
-from .base import Batch, TextTask, check_text, finite_numbers, prepared_rows
+from .base import Batch, TextTask, check_text, finite_numbers, prepared_rows, tokenizer_text
 from .classification import label_candidates
 from .distillation import ROW, Target, load_teacher, read_by_teacher, rows_of_run
 
@@ -91,8 +92,20 @@ class Embedding(TextTask):
         if self.has_pairs:
             return prepared
         teacher = load_teacher(self.arguments.teacher, self)
+        reader = self.of_teacher()
+        read = prepared if reader is self else reader.tokenised(rows, source, training)
         bf16 = training and self.arguments.bf16
-        return read_by_teacher(prepared, self, teacher, [Vectors(teacher)], (), bf16).remove_columns(ROW)
+        read = read_by_teacher(read, reader, teacher, [Vectors(teacher)], (), bf16).remove_columns(ROW)
+        return read if reader is self else concatenate_datasets([prepared, read.select_columns("labels")], axis=1)
+
+    def of_teacher(self) -> "Embedding":
+        """This task with the teacher's tokenizer, where that differs: a student may have a smaller vocabulary."""
+        tokenizer = AutoTokenizer.from_pretrained(self.arguments.teacher, trust_remote_code=False)
+        if tokenizer_text(tokenizer) == tokenizer_text(self.processing):
+            return self
+        reader = copy.copy(self)
+        reader.processing = tokenizer
+        return reader
 
     def prepare_inputs(self, rows: Rows, source: str) -> Rows:
         return self.tokenised(rows, source, training=False)

@@ -1,0 +1,93 @@
+"""Fewer tokens: a WordPiece vocabulary cut to the tokens that texts use, and the model's embeddings with it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from .operations import SlimError
+
+
+TEXTS_AT_ONCE = 1024
+
+
+def keep_tokens(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterable[str],
+    size: int,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model and a tokenizer with `size` tokens: the special ones, ASCII characters, and the commonest of the texts.
+
+    A word whose token is gone is written with shorter ones. Embeddings of the tokens that stay are equal.
+
+    Raises:
+        SlimError: another kind of tokenizer than WordPiece, or a size that is too small or too large.
+    """
+    document = json.loads(tokenizer.backend_tokenizer.to_str())
+    kind, vocabulary = document["model"]["type"], document["model"]["vocab"]
+    if kind != "WordPiece":
+        raise SlimError(f"vocab_size: only WordPiece tokenizers can be cut, not {kind}")
+    prefix = document["model"]["continuing_subword_prefix"]
+    needed = set(tokenizer.all_special_ids)
+    for token, index in vocabulary.items():
+        character = token.removeprefix(prefix)
+        if len(character) == 1 and character.isascii():
+            needed.add(index)
+    if not len(needed) < size < len(vocabulary):
+        raise SlimError(f"vocab_size: expected {len(needed) + 1:,}..{len(vocabulary) - 1:,}, got {size:,}")
+    counts = Counter(token_ids(tokenizer, texts))
+    by_use = sorted(set(vocabulary.values()) - needed, key=lambda index: (-counts[index], index))
+    kept = sorted(needed | set(by_use[: size - len(needed)]))
+    return with_rows(model, kept), with_tokens(tokenizer, document, kept)
+
+
+def with_tokens(tokenizer: PreTrainedTokenizerBase, document: dict, kept: list[int]) -> PreTrainedTokenizerBase:
+    """The tokenizer with these tokens, numbered anew in their order; `document` is its tokenizer.json."""
+    new_ids = {old: new for new, old in enumerate(kept)}
+    vocabulary = document["model"]["vocab"]
+    document["model"]["vocab"] = {token: new_ids[old] for token, old in vocabulary.items() if old in new_ids}
+    for added in document["added_tokens"]:
+        added["id"] = new_ids[added["id"]]
+    processors = document["post_processor"].get("processors", [document["post_processor"]])
+    for processor in processors:
+        if processor["type"] == "BertProcessing":
+            processor |= {name: [token, new_ids[old]] for name in ("cls", "sep") for token, old in [processor[name]]}
+        for special in processor.get("special_tokens", {}).values():
+            special["ids"] = [new_ids[old] for old in special["ids"]]
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        Path(folder, "vocab.txt").unlink(missing_ok=True)
+        Path(folder, "tokenizer.json").write_text(json.dumps(document, ensure_ascii=False))
+        settings = json.loads(Path(folder, "tokenizer_config.json").read_text())
+        settings.pop("added_tokens_decoder", None)
+        Path(folder, "tokenizer_config.json").write_text(json.dumps(settings))
+        return AutoTokenizer.from_pretrained(folder)
+
+
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Iterator[int]:
+    """The ids of the tokens of all texts."""
+    texts = list(texts)
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        for ids in tokenizer(texts[start : start + TEXTS_AT_ONCE], add_special_tokens=False)["input_ids"]:
+            yield from ids
+
+
+def with_rows(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
+    """The model with these rows of its embeddings, and of all that has one value per token."""
+    size = model.config.vocab_size
+    config = type(model.config).from_dict({**model.config.to_dict(), "vocab_size": len(kept)})
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        if getattr(config, name, None) is not None:
+            setattr(config, name, kept.index(getattr(config, name)))
+    smaller = type(model)(config).to(model.dtype)
+    rows = torch.tensor(kept)
+    state = {
+        name: tensor[rows] if tensor.shape[:1] == (size,) else tensor for name, tensor in model.state_dict().items()
+    }
+    smaller.load_state_dict(state)
+    return smaller.eval()

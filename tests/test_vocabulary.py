@@ -1,0 +1,64 @@
+"""A vocabulary is cut: tokens that stay mean the same, words whose token went are written with shorter ones."""
+
+import json
+
+import pytest
+import torch
+from datasets import Dataset
+from encoders import TRAIN, run_leaner, save_sentence_encoder
+from modeling_leaner.training import train
+from training_data import documents
+from transformers import AutoModel, AutoTokenizer
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory):
+    """An encoder, the same with fewer tokens, and the texts that say which."""
+    folder = tmp_path_factory.mktemp("vocabulary")
+    parent = save_sentence_encoder(folder / "parent")
+    texts = [documents(1, row, words=4 + row % 7)["text"][0] for row in range(40)]
+    Dataset.from_dict({"text": texts}).to_parquet(folder / "texts.parquet")
+    size = len(AutoTokenizer.from_pretrained(parent)) - 10
+    result = run_leaner(
+        "slim", parent, folder / "cut", "--vocab-size", size, "--no-training", "--data", folder / "texts.parquet"
+    )
+    assert result.exit_code == 0, result.output
+    return parent, folder / "cut", texts, size
+
+
+def test_texts_of_kept_tokens_give_the_same_vectors(cut):
+    parent, smaller, texts, size = cut
+    before, after = (AutoTokenizer.from_pretrained(folder) for folder in (parent, smaller))
+    whole, part = (AutoModel.from_pretrained(folder).eval() for folder in (parent, smaller))
+    assert len(after) == part.config.vocab_size == size
+    same = [text for text in texts if before.tokenize(text) == after.tokenize(text)]
+    assert len(same) > len(texts) // 2
+    inputs = [tokenizer(same, padding=True, return_tensors="pt") for tokenizer in (before, after)]
+    assert not torch.equal(*(each["input_ids"] for each in inputs))
+    with torch.no_grad():
+        vectors = [model(**each).last_hidden_state for model, each in zip((whole, part), inputs)]
+    mask = inputs[0]["attention_mask"].bool()
+    torch.testing.assert_close(vectors[0][mask], vectors[1][mask], rtol=0, atol=1e-6)
+    assert after("[UNK] [CLS]")["input_ids"][0] == after.cls_token_id
+    assert json.loads((smaller / "modules.json").read_text())
+
+
+def test_it_learns_from_the_original_which_reads_its_own_tokens(cut, tmp_path):
+    parent, smaller, texts, _ = cut
+    assert run_leaner("convert", smaller, tmp_path / "student").exit_code == 0
+    files = f"train={parent.parent / 'texts.parquet'}"
+    words = ["--shape", tmp_path / "student", "--teacher", parent, "--output_dir", tmp_path / "run"]
+    train.main([*TRAIN, "--eval_split", "none", "--logging_steps", "1", *map(str, words), "--data_files", files])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    first = next(line["loss"] for line in lines if "loss" in line)
+    assert first < 0.1  # 1 - cosine: the student began as the original
+
+
+def test_what_cannot_be_cut(cut, tmp_path):
+    parent = cut[0]
+    data = parent.parent / "texts.parquet"
+    for options, expected in ((["--vocab-size", 3, "--no-training"], "vocab_size: expected"), (["--vocab-size", 9], "alone")):
+        result = run_leaner("slim", parent, tmp_path / "out", "--data", data, *options)
+        assert result.exit_code == 1
+        assert expected in result.output
+    assert not (tmp_path / "out").exists()
