@@ -41,6 +41,8 @@ def test_texts_of_kept_tokens_give_the_same_vectors(cut):
     torch.testing.assert_close(vectors[0][mask], vectors[1][mask], rtol=0, atol=1e-6)
     assert after("[UNK] [CLS]")["input_ids"][0] == after.cls_token_id
     assert json.loads((smaller / "modules.json").read_text())
+    (step,) = json.loads((smaller / "slim.json").read_text())["cuts"]
+    assert step["before"] - step["after"] == 10
 
 
 def test_it_learns_from_the_original_which_reads_its_own_tokens(cut, tmp_path):

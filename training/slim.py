@@ -49,6 +49,7 @@ from modeling_leaner.files import read_json, whole_folder, write_json
 from modeling_leaner.hub import (
     check_vocabulary,
     copy_into,
+    files_of,
     load_processors,
     read_source_json,
     sentence_transformers_files,
@@ -64,6 +65,7 @@ from modeling_leaner.slimming.vocabulary import keep_tokens
 from modeling_leaner.terminal import did_you_mean, plain_console, progress_bar
 
 from .data.sources import BUILT_IN, decoded_image, likely_texts, load_split, text_columns, with_encoded_images
+from .records.results import RESULTS
 from .running.callbacks import Interruption
 
 
@@ -618,10 +620,19 @@ def cut_vocabulary(settings: Settings) -> int:
         raise ValueError(f"{settings.source}: no tokenizer")
     rows, column = rows_with_content(settings.data, settings.column, original)
     model, smaller = keep_tokens(original, tokenizer, rows[column], settings.vocab_size)
+    files = files_of(settings.source)
+    known = [read_source_json(settings.source, name) for name in (RECORD, RESULTS) if name in files]
+    cuts = next((document["cuts"] for document in known if "cuts" in document), [])
+    record = {
+        "parent": settings.parent,
+        "command": shlex.join(["leaner", *sys.argv[1:]]),
+        "cuts": [*cuts, {"part": "vocab_size", "before": len(tokenizer), "after": len(smaller)}],
+    }
     with whole_folder(settings.output) as folder:
         for part in (model if settings.lean else convert(model), smaller):
             part.save_pretrained(folder)
         copy_into(folder, sentence_transformers_files(settings.source))
+        write_json(folder / RECORD, record)
     before, after = (sum(map(torch.numel, each.parameters())) for each in (original, model))
     tokens = f"{len(smaller):,} of {len(tokenizer):,} tokens"
     print(f"{settings.output}: {tokens}, {after / 1e6:.1f}M of {before / 1e6:.1f}M parameters")

@@ -178,7 +178,7 @@ def write_model(folder: Path, origin: Origin, others: Mapping[str, Path]) -> dic
     known = read_json(file) if file.is_file() else {}
     known |= {"__version__": versions, "requirements": {"transformers": floor.removeprefix("transformers")}}
     write_json(file, known)
-    (tokenizer,) = load_processors(origin.parent)
+    (tokenizer,) = load_processors(str(origin.run))
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.backend_tokenizer.enable_truncation(length)
     tokenizer.model_max_length = length
