@@ -59,7 +59,8 @@ def test_it_learns_from_the_original_which_reads_its_own_tokens(cut, tmp_path):
 def test_what_cannot_be_cut(cut, tmp_path):
     parent = cut[0]
     data = parent.parent / "texts.parquet"
-    for options, expected in ((["--vocab-size", 3, "--no-training"], "vocab_size: expected"), (["--vocab-size", 9], "alone")):
+    too_small, trained = ["--vocab-size", 3, "--no-training"], ["--vocab-size", 9]
+    for options, expected in ((too_small, "vocab_size: expected"), (trained, "alone")):
         result = run_leaner("slim", parent, tmp_path / "out", "--data", data, *options)
         assert result.exit_code == 1
         assert expected in result.output
