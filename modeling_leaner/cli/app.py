@@ -5,6 +5,7 @@ answered at once.
 """
 
 import json
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -23,6 +24,7 @@ from .command import (
     dashed,
     layer_numbers,
     named,
+    new_path,
     slow_imports,
 )
 from .training import commands
@@ -61,10 +63,7 @@ def main(
 
 
 @app.command(cls=Command)
-def shapes(
-    family: Annotated[Family | None, Option(help="Only one family.")] = None,
-    as_json: Json = False,
-) -> None:
+def shapes(family: Annotated[Family | None, Option(help="Only one family.")] = None, as_json: Json = False) -> None:
     """List the named shapes with their parameters and costs.
 
     Example: leaner shapes --family gpt
@@ -84,39 +83,29 @@ def shapes(
 def plan(
     context: typer.Context,
     family: Annotated[Family | None, Option(help="Model family; not needed with --like.")] = None,
-    params: Annotated[str | None, Option(help="Number of parameters to reach, such as 30M.")] = None,
-    flops: Annotated[str | None, Option(help="Maximum forward FLOPs per token or image, such as 5G.")] = None,
-    memory: Annotated[str | None, Option(help="Maximum memory of a training step, such as 8GB.")] = None,
-    latency: Annotated[str | None, Option(help="Maximum time per item on this machine, such as 5ms.")] = None,
     like: Annotated[str | None, Option(help="Starting point: shape, file, folder or Hub id.", callback=named)] = None,
+    params: Annotated[str | None, Option(help="Number of parameters to reach, such as 30M.")] = None,
+    flops: Annotated[str | None, Option(help="Forward FLOPs per token or image to reach, such as 5G.")] = None,
     layers: Annotated[int | None, Option(help="Fix the number of layers.")] = None,
     width: Annotated[int | None, Option(help="Fix the width.")] = None,
     heads: Annotated[int | None, Option(help="Fix the number of heads.")] = None,
     head_dim: Annotated[int | None, Option(help="Fix the head size.")] = None,
     mlp: Annotated[int | None, Option(help="Fix the MLP's width.")] = None,
-    length: Annotated[int | None, Option(help="Tokens per sequence (text).", show_default="the longest")] = None,
-    image_size: Annotated[int | None, Option(help="Image size in pixels (vit).")] = None,
-    patch_size: Annotated[int | None, Option(help="Patch size in pixels (vit).")] = None,
-    vocab_size: Annotated[int | None, Option(help="Vocabulary size (text).")] = None,
-    batch: Annotated[int, Option(min=1, max=2**24, help="Batch size of a training step.")] = 8,
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Of weights and states.")] = "float32",
-    attention: Annotated[Literal["lean", "sdpa", "eager"], Option(help="Attention implementation.")] = "lean",
-    device: Annotated[Literal["cpu", "gpu"], Option(help="Device of a training step.")] = "cpu",
+    length: Annotated[
+        int | None, Option(min=1, max=2**24, help="Tokens per sequence (text).", show_default="the longest")
+    ] = None,
+    vocab_size: Annotated[int | None, Option(min=1, max=2**24, help="Vocabulary size (text).")] = None,
     measure: Annotated[bool, Option("--measure", help="Measure time and memory on this machine.")] = False,
-    advice: Annotated[bool, Option("--advice", help="Print what each published source says about each row.")] = False,
-    write: Annotated[str | None, Option(help="Save a shape as NAME.json here, or to a path.")] = None,
-    pick: Annotated[int | None, Option(min=1, help="Row to save.", show_default="the recommended one")] = None,
+    write: Annotated[Path | None, Option(help="New .json file for the recommended shape.", callback=new_path)] = None,
     as_json: Json = False,
 ) -> None:
-    """Find shapes for a budget, and recommend one.
+    """Find shapes of a size, and recommend one.
 
     Example: leaner plan --family gpt --params 30M --vocab-size 8192 --length 512
     """
-    if pick is not None and write is None:
-        raise ValueError(f"--pick {pick}: is the row that --write NAME saves; expected both")
     with slow_imports():
         from .plan import run
-    run(context)
+    run(**context.params)
 
 
 @app.command(cls=Command)
@@ -219,8 +208,7 @@ def inspect(
     ] = None,
     rows: Annotated[int, Option(min=1, help="Number of examples; the Jacobian is measured on the first.")] = 8,
     layers: Annotated[
-        str | None,
-        Option(help="Layers counted from 0, such as 0,4,5.", show_default="all", callback=layer_numbers),
+        str | None, Option(help="Layers counted from 0, such as 0,4,5.", show_default="all", callback=layer_numbers)
     ] = None,
     jacobian: Annotated[
         Literal["auto", "exact", "matrix-free", "none"],

@@ -1,73 +1,34 @@
-"""Which shapes fit a budget or equal a starting point. Arithmetic only: no model is built.
+"""Which shapes reach a number of parameters or FLOPs, or equal a starting point. Arithmetic: no model is built.
 
 The user fixes some dials (layers, width, heads, head size, MLP width). The planner walks over depths and head sizes,
-and solves one more dial so that the budget is met.
+and solves one more dial so that the target is met.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from math import log
 
 from ..configuration_leaner import Flops, LeanConfig, ParameterCount
-from ..family import FAMILIES, IMAGES
+from ..family import IMAGES
 from ..files import read_json
 from ..names import shapes_folder
 from ..shapes import family_of, heads_of, load_shape, modality_of
 from .advice import FLASH, Verdict, advise, kernels_for
-from .costs import (
-    DEFAULT_STEP,
-    StepSetting,
-    TrainingMemory,
-    human,
-    human_bytes,
-    human_count,
-    training_flops,
-    training_memory,
-)
+from .costs import SIZE, StepSetting, TrainingMemory, human, training_flops, training_memory
 
 
 LIMITS = {"width": 2**17, "mlp": 2**20, "layers": 1000, "heads": 2**14, "head_dim": 256}
-MOST_INPUT = 2**24  # tokens, pixels, entries of a vocabulary
-TOLERANCE = 0.01  # of parameters or FLOPs that are to be met
-STEPS = (64, 32, 16, 8, 4, 2, 1)  # a solved width is the coarsest multiple that meets the budget
+SOLVED = ("width", "mlp", "heads", "layers")  # in this order; the head size is chosen, never solved
+TOLERANCE = 0.01  # of the target
+STEPS = (64, 32, 16, 8, 4, 2, 1)  # a solved width is the coarsest multiple that meets the target
 ROUND_STEPS = (64, 32, 16, 8)
 DEPTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 HEAD_SIZES = (32, 64)
 MOST_OF_WIDTH = 64  # the MLP of T5-11B over its width (Raffel et al. 2020, arXiv 1910.10683)
 SHARES = (1 / 3, 1 / 2, 2 / 3, 1, 4 / 3, 2)  # of the starting point's layers
 
-
-@dataclass(frozen=True)
-class Dials:
-    """What is fixed of a shape; None is free."""
-
-    layers: int | None = None
-    width: int | None = None
-    heads: int | None = None
-    head_dim: int | None = None
-    mlp: int | None = None
-
-    @property
-    def given(self) -> dict[str, int]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @property
-    def free(self) -> list[str]:
-        """The dials that can be solved: those that are not fixed. The head size is chosen, never solved."""
-        return [name for name in ("width", "mlp", "heads", "layers") if name not in self.given]
-
-    def __str__(self) -> str:
-        """The dials that are fixed, as flags."""
-        return " ".join(f"{flag_of(name)} {value}" for name, value in self.given.items()) or "none"
-
-
-ALL_FREE = Dials()
-
-
-def flag_of(name: str) -> str:
-    """The command line's flag of a setting: `head_dim` → `--head-dim`."""
-    return "--" + name.replace("_", "-")
+Dials = dict[str, int]  # what is fixed of a shape: keys of LIMITS
 
 
 def describe(config: LeanConfig) -> str:
@@ -93,20 +54,22 @@ def fields_of(config: LeanConfig) -> dict[str, object]:
     return {name: get(name) for name in field_names(family_of(config))}
 
 
-def heads_by_layer(heads: Sequence[int]) -> dict[int, dict[str, int]]:
-    """The heads of each layer as `per_layer_config` states them."""
-    return {layer: {"num_attention_heads": number} for layer, number in enumerate(heads)}
+def heads_by_layer(config: LeanConfig) -> dict[str, object]:
+    """Heads that vary, as a field of a shape file; nothing if they do not."""
+    layers = {layer: {"num_attention_heads": heads} for layer, heads in enumerate(config.heads_per_layer)}
+    return {"per_layer_config": layers} if config.per_layer_attributes else {}
 
 
-def head_multiple(fields: dict[str, object]) -> int:
+def head_multiple(config: LeanConfig) -> int:
     """What divides every number of heads: the key-value heads if they are fewer, which stay; else 1."""
+    fields = fields_of(config)
     shared = fields.get("num_key_value_heads")
     return 1 if shared in (None, fields["num_attention_heads"]) else shared
 
 
 def whole_groups(base: LeanConfig, heads: float) -> int:
     """The nearest number of heads from 1 on that the base's key-value heads divide."""
-    multiple = head_multiple(fields_of(base))
+    multiple = head_multiple(base)
     return multiple * max(1, round(heads / multiple))
 
 
@@ -116,22 +79,23 @@ def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int
     A free width takes the MLP's ratio along, and, if `dials` state no heads, as many heads as fill the width.
     Raises ValueError as the configuration does.
     """
-    chosen = dials if free is None else replace(dials, **{free: value})
+    chosen = dials if free is None else {**dials, free: value}
     fields = fields_of(base)
-    multiple = head_multiple(fields)
-    width = chosen.width or base.hidden_size
-    head_dim = chosen.head_dim or base.head_dim
-    wanted = (chosen.heads or width / head_dim) / multiple
-    heads = dials.heads or multiple * max(1, round(wanted))
-    fields["hidden_size"] = width
-    fields["num_hidden_layers"] = chosen.layers or base.num_hidden_layers
-    fields["head_dim"] = head_dim
-    fields["intermediate_size"] = chosen.mlp or max(1, round(base.intermediate_size / base.hidden_size * width))
-    fields["num_attention_heads"] = heads
-    if "num_key_value_heads" in fields and multiple == 1:
+    width = chosen.get("width", base.hidden_size)
+    head_dim = chosen.get("head_dim", base.head_dim)
+    heads = dials.get("heads") or whole_groups(base, chosen.get("heads") or width / head_dim)
+    ratio = base.intermediate_size / base.hidden_size
+    if "num_key_value_heads" in fields and head_multiple(base) == 1:
         fields["num_key_value_heads"] = heads
     if "pooler_output_size" in fields and base.pooler_output_size == base.hidden_size:
         fields["pooler_output_size"] = width
+    fields |= {
+        "hidden_size": width,
+        "num_hidden_layers": chosen.get("layers", base.num_hidden_layers),
+        "head_dim": head_dim,
+        "intermediate_size": chosen.get("mlp") or max(1, round(ratio * width)),
+        "num_attention_heads": heads,
+    }
     return type(base)(architectures=base.architectures, **fields)
 
 
@@ -142,113 +106,47 @@ def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
     8 allow. If the width is solved, the MLP keeps its ratio, and heads that are not given fill the width.
     """
     attention = max(start.heads_per_layer) * start.head_dim
-    head_dim = dials.head_dim or start.head_dim
-    if dials.head_dim is None and dials.heads is not None:
-        head_dim = 8 * max(1, round(attention / dials.heads / 8))  # as kernels want it
+    head_dim = dials.get("head_dim", start.head_dim)
+    if "heads" in dials and "head_dim" not in dials:
+        head_dim = 8 * max(1, round(attention / dials["heads"] / 8))  # as kernels want it
     kept = {"layers": start.num_hidden_layers}
     if free != "width":
         heads = whole_groups(start, attention / head_dim)
         kept |= {"width": start.hidden_size, "mlp": start.intermediate_size, "heads": heads}
     kept.pop(free, None)
-    return Dials(**{**kept, **dials.given, "head_dim": head_dim})
+    return kept | dials | {"head_dim": head_dim}
 
 
 def check_dials(dials: Dials, base: LeanConfig) -> None:
-    """Raises ValueError, naming the flag, for sizes out of `LIMITS`, a head size without fused kernel, or heads that
-    the key-value heads of `base` do not divide.
-    """
-    for name, value in dials.given.items():
+    """Raises ValueError, naming the option, for a size that no shape, kernel or group of heads can have."""
+    for name, value in dials.items():
         if not 1 <= value <= LIMITS[name]:
-            raise ValueError(f"{flag_of(name)} {value}: expected 1 to {LIMITS[name]}")
-    if dials.head_dim is not None and not kernels_for(dials.head_dim)[FLASH]:
-        raise ValueError(f"--head-dim {dials.head_dim}: no fused attention kernel takes it; expected 8, 16, … 256")
-    multiple = head_multiple(fields_of(base))
-    if dials.heads is not None and dials.heads % multiple:
-        raise ValueError(f"--heads {dials.heads}: expected a multiple of the {multiple} key-value heads")
+            raise ValueError(f"--{name.replace('_', '-')} {value}: expected 1 to {LIMITS[name]}")
+    if "head_dim" in dials and not kernels_for(dials["head_dim"])[FLASH]:
+        raise ValueError(f"--head-dim {dials['head_dim']}: no fused attention kernel takes it; expected 8, 16, … 256")
+    if dials.get("heads", 0) % head_multiple(base):
+        raise ValueError(f"--heads {dials['heads']}: expected a multiple of the {head_multiple(base)} key-value heads")
 
 
-def with_inputs(config: LeanConfig, **inputs: int | None) -> LeanConfig:
-    """The configuration for other data: `length`, `vocab_size`, `image_size`, `patch_size`; None stays.
-
-    Raises ValueError, naming the flag, if the family has no such input, or as the configuration does.
-    """
-    given = {name: value for name, value in inputs.items() if value is not None}
-    for name, value in given.items():
-        if name not in FAMILIES[family_of(config)].modality.inputs:
-            raise ValueError(f"{flag_of(name)} {value}: {family_of(config)} has no such input")
-        if not 1 <= value <= MOST_INPUT:
-            raise ValueError(f"{flag_of(name)} {value}: expected 1 to {MOST_INPUT}")
-    fields = fields_of(config) | {name: value for name, value in given.items() if name != "length"}
-    if "length" in given:  # as many positions as before, unless the sequences are longer
-        fields["max_position_embeddings"] = max(given["length"], config.max_position_embeddings)
-    if "vocab_size" in given:
-        last = given["vocab_size"] - 1  # which ids beyond the vocabulary become
-        for name, ids in fields.items():
+def with_inputs(config: LeanConfig, length: int | None = None, vocab_size: int | None = None) -> LeanConfig:
+    """The configuration for other texts. Raises ValueError for images, which have neither."""
+    if length is None and vocab_size is None:
+        return config
+    if modality_of(config) is IMAGES:
+        raise ValueError("--length and --vocab-size are of texts; --like SHAPE takes the inputs of a shape")
+    fields = fields_of(config) | heads_by_layer(config)
+    if length is not None:  # as many positions as before, unless the sequences are longer
+        fields["max_position_embeddings"] = max(length, config.max_position_embeddings)
+    if vocab_size is not None:
+        fields["vocab_size"] = vocab_size
+        for name, ids in fields.items():  # those beyond the vocabulary become its last
             if name.endswith("_token_id") and ids is not None:
+                last = vocab_size - 1
                 fields[name] = [min(each, last) for each in ids] if isinstance(ids, list) else min(ids, last)
-    if config.per_layer_attributes:
-        fields["per_layer_config"] = heads_by_layer(config.heads_per_layer)
-    try:
-        return type(config)(architectures=config.architectures, **fields)
-    except ValueError as error:
-        culprit = ", ".join(f"{flag_of(name)} {value}" for name, value in given.items()) or config.model_type
-        raise ValueError(f"{culprit}: {error}") from error
+    return type(config)(architectures=config.architectures, **fields)
 
 
-# Budgets
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What shapes may cost. `parameters` (all, with the pretraining head) is a size to reach within 1 %; the others
-    are ceilings, of which the tightest is used up if there is no size to reach.
-
-    `flops`: forward, of one token, or one image. `memory`: bytes, peak of the tensors of a training step.
-    """
-
-    parameters: float | None = None
-    flops: float | None = None
-    memory: float | None = None
-
-
-NO_BUDGET = Budget()
-
-
-@dataclass(frozen=True)
-class Goal:
-    """One budget: what it measures, and the value to reach or, with `ceiling`, not to exceed.
-
-    `slack` is the share of the target by which it may be exceeded.
-    """
-
-    name: str
-    target: float
-    cost: Callable[[LeanConfig], float]
-    show: Callable[[float], str] = human
-    ceiling: bool = True
-    slack: float = 0
-
-    def load(self, config: LeanConfig) -> float:
-        """The cost over the target."""
-        return self.cost(config) / self.target
-
-    def is_missed(self, config: LeanConfig) -> bool:
-        load = self.load(config)
-        return load - 1 > self.slack or (not self.ceiling and 1 - load > TOLERANCE)
-
-    def miss(self, config: LeanConfig) -> str:
-        """The shape as the nearest one, and by how much it misses: `5.18 times`, `45.7% under`."""
-        load = self.load(config)
-        off = f"{load:.3g} times" if load > 2 else f"{abs(load - 1):.1%} {'over' if load > 1 else 'under'}"
-        return f"the nearest, {describe(config)}, takes {self.show(self.cost(config))}, {off} {self.name}"
-
-
-class NoShapeFits(ValueError):
-    """No shape meets the budget; the message names the nearest, if there is one, and by how much it misses."""
-
-    def __init__(self, message: str, nearest: LeanConfig | None = None):
-        super().__init__(message)
-        self.nearest = nearest
+# Costs
 
 
 def flops_per_unit(config: LeanConfig, flops: Flops) -> float:
@@ -256,35 +154,26 @@ def flops_per_unit(config: LeanConfig, flops: Flops) -> float:
     return flops.forward if modality_of(config) is IMAGES else flops.forward / flops.length
 
 
-def goals_of(budget: Budget, setting: StepSetting, start: LeanConfig | None) -> list[Goal]:
-    """The size to reach first, if there is one, then the ceilings. Raises ValueError if there is no budget at all."""
+@dataclass(frozen=True)
+class Goal:
+    """A number to reach within 1 %, from below unless `slack` allows as much above it."""
 
-    def parameters(config: LeanConfig) -> float:
-        return config.count_parameters().total
+    name: str
+    target: float
+    cost: Callable[[LeanConfig], float]
+    slack: float = 0
 
-    def flops(config: LeanConfig) -> float:
-        return flops_per_unit(config, config.count_flops(setting.length))
+    def load(self, config: LeanConfig) -> float:
+        """The cost over the target."""
+        return self.cost(config) / self.target
 
-    def memory(config: LeanConfig) -> float:
-        return training_memory(config, setting).peak
-
-    if budget == NO_BUDGET:
-        if start is None:
-            raise ValueError("nothing to plan for: give --params, --flops, --memory, --latency or --like SHAPE")
-        target = parameters(start)
-        name = f"parameters of --like, {human_count(target)}"
-        return [Goal(name, target, parameters, human_count, ceiling=False, slack=TOLERANCE)]
-    goals = [
-        Goal(f"--params {human_count(budget.parameters or 0)}", budget.parameters, parameters, human_count, False),
-        Goal(f"--flops {human(budget.flops or 0)}", budget.flops, flops),
-        Goal(f"--memory {human_bytes(budget.memory or 0)}", budget.memory, memory, human_bytes),
-    ]
-    return [goal for goal in goals if goal.target is not None]
+    def is_met(self, load: float) -> bool:
+        return -TOLERANCE <= load - 1 <= self.slack
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A shape with its costs and advice. `flops` is of one sequence or image, `kv_bytes_per_token` in the dtype.
+    """A shape with its costs and advice. `flops` is of one sequence or image, `kv_bytes_per_token` in float32.
 
     `parameters_over_start` and `flops_over_start` are None without a starting point.
     """
@@ -305,8 +194,7 @@ class Candidate:
 
     def document(self) -> dict[str, object]:
         """Everything as JSON."""
-        config = self.config
-        flops = self.flops
+        config, flops = self.config, self.flops
         divisor = flops.forward / self.flops_per_unit
         return {
             "layers": config.num_hidden_layers,
@@ -328,25 +216,16 @@ class Candidate:
         }
 
 
-def cost_of(config: LeanConfig, setting: StepSetting, start: LeanConfig | None = None) -> Candidate:
-    """A shape with its costs and advice; the lengths and the batch are those of `setting`."""
-    parameters, flops = config.count_parameters(), config.count_flops(setting.length)
+def cost_of(config: LeanConfig, length: int | None = None, start: LeanConfig | None = None) -> Candidate:
+    """A shape with its costs and advice, at `length` tokens (None: the longest)."""
+    parameters, flops = config.count_parameters(), config.count_flops(length)
     over_start = (None, None)
     if start is not None:
-        start_flops = flops_per_unit(start, start.count_flops(setting.length))
-        over_start = (
-            parameters.total / start.count_parameters().total,
-            flops_per_unit(config, flops) / start_flops,
-        )
-    return Candidate(
-        config,
-        parameters,
-        flops,
-        training_memory(config, setting),
-        config.kv_bytes_per_token(setting.value_bytes),
-        advise(config, setting.length, start),
-        *over_start,
-    )
+        start_flops = flops_per_unit(start, start.count_flops(length))
+        over_start = (parameters.total / start.count_parameters().total, flops_per_unit(config, flops) / start_flops)
+    memory = training_memory(config, StepSetting(length=length))
+    cache = config.kv_bytes_per_token(SIZE)
+    return Candidate(config, parameters, flops, memory, cache, advise(config, length, start), *over_start)
 
 
 # Solving one dial
@@ -359,64 +238,52 @@ def solve_dial(load: Callable[[int], float], limit: int, tolerance: float = 1e-3
     the nearest guess that is too low and the nearest that is too high. Heads that fill a width come in steps, hence
     the bounds on the power.
     """
-    low, high = 0, limit + 1
-    guess = min(128, limit)
-    power = 1.5
-    previous = None
-    for _ in range(60):
+    low, high, guess, power = 0, limit + 1, min(128, limit), 1.5
+    last = None
+    while True:
         now = load(guess)
         low, high = (guess, high) if now < 1 else (low, guess)
-        if previous is not None:
-            last_guess, last_load = previous
-            power = min(max(log(now / last_load) / log(guess / last_guess), 0.3), 3.0)
+        if last is not None:
+            power = min(max(log(now / last[1]) / log(guess / last[0]), 0.3), 3.0)
         exact = guess * now ** (-1 / power)
         if abs(now - 1) <= tolerance or high - low <= 1:
-            break
-        previous = (guess, now)
+            return min(max(exact, 1, low), limit, high)
+        last = (guess, now)
         guess = min(max(round(exact), low + 1), high - 1)
-    return min(max(exact, 1, low), limit, high)
 
 
-def solve_value(load: Callable[[int], float], free: str, slack: float) -> int:
-    """The coarsest multiple of `STEPS` at which a load is at most 1 % below 1 and `slack` above it, else the nearest.
-
-    Layers and heads go in steps of one.
-    """
+def solve_value(load: Callable[[int], float], free: str, goal: Goal) -> int:
+    """The coarsest multiple of `STEPS` that meets the goal, else the nearest; layers and heads in steps of one."""
     exact = solve_dial(load, LIMITS[free])
     for step in STEPS if free in ("width", "mlp") else (1,):
-        value = max(1, step * int(exact / step + (0.5 if slack else 0)))
-        if -TOLERANCE <= load(value) - 1 <= slack:
+        value = max(1, step * int(exact / step + (0.5 if goal.slack else 0)))
+        if goal.is_met(load(value)):
             break
-    if value > 1 and load(value) - 1 > slack:  # a load that goes in steps
-        value -= 1
-    return value
+    return value - 1 if value > 1 and load(value) - 1 > goal.slack else value  # a load that goes in steps
 
 
-def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goals: list[Goal]) -> LeanConfig:
-    """The shape of `dials` whose dial `free` meets the goals within 1 %.
+def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goal: Goal) -> LeanConfig:
+    """The shape of `dials` whose dial `free` meets the goal, as nearly as whole layers and heads can.
 
-    Without a size to reach the tightest ceiling is used up. A free width becomes a multiple of 64, 32, 16 or 8 that is
-    within 4 % of what is needed, and the MLP takes up the rest, unless `dials` fix it. The caller checks how well the
-    goals are met: a dial in whole layers or heads may not be able to.
+    A free width becomes a multiple of 64, 32, 16 or 8 that is within 4 % of what is needed, and the MLP takes up the
+    rest, unless `dials` fix it.
     """
     if free is None:
         return shape_at(base, dials)
-    binding = goals if goals[0].ceiling else goals[:1]
 
-    def load(dials: Dials, name: str) -> Callable[[int], float]:
-        return lambda value: max(goal.load(shape_at(base, dials, name, value)) for goal in binding)
+    def load(value: int) -> float:
+        return goal.load(shape_at(base, dials, free, value))
 
     if free == "width":
-        exact = solve_dial(load(dials, free), LIMITS[free], tolerance=TOLERANCE)
+        exact = solve_dial(load, LIMITS[free], TOLERANCE)
         multiples = (step * round(exact / step) for step in ROUND_STEPS)
         rounded = next((multiple for multiple in multiples if abs(multiple / exact - 1) <= 0.04), None)
-        if dials.heads is None:
+        if "heads" not in dials:
             width = rounded or max(1, round(exact))
-            dials = replace(dials, heads=whole_groups(base, width / (dials.head_dim or base.head_dim)))
-        if rounded is not None and dials.mlp is None:
-            dials = replace(dials, width=rounded)
-            free = "mlp"
-    return shape_at(base, dials, free, solve_value(load(dials, free), free, goals[0].slack))
+            dials = dials | {"heads": whole_groups(base, width / dials.get("head_dim", base.head_dim))}
+        if rounded is not None and "mlp" not in dials:
+            dials, free = dials | {"width": rounded}, "mlp"
+    return shape_at(base, dials, free, solve_value(load, free, goal))
 
 
 # The walk
@@ -428,76 +295,56 @@ def trials(start: LeanConfig | None, dials: Dials) -> Iterator[tuple[Dials, str 
     With a starting point and dials: every dial that is left, solved alone, the others as at the start. Without:
     depths and two head sizes, the width solved, or, if it is fixed, the next free dial.
     """
-    free = dials.free
-    if start is not None and dials != ALL_FREE:
+    free = [name for name in SOLVED if name not in dials]
+    if start is not None and dials:
         for name in free or [None]:
             yield like_start(start, dials, name), name
         return
-    solved = next(iter(free), None)
-    depths: Sequence[int | None] = [dials.layers]
-    if dials.layers is None and solved != "layers":
-        depths = DEPTHS
-        if start is not None:
-            depths = sorted({max(1, round(each * start.num_hidden_layers)) for each in SHARES})
-    sizes: Sequence[int] = HEAD_SIZES if start is None else sorted({start.head_dim, 8 * max(1, start.head_dim // 16)})
-    if dials.head_dim is not None:
-        sizes = [dials.head_dim]
-    for depth in depths:
-        for size in sizes:
-            yield replace(dials, layers=depth, head_dim=size), solved
+    depths: Sequence[int] = DEPTHS
+    sizes: Sequence[int] = HEAD_SIZES
+    if start is not None:
+        depths = sorted({max(1, round(each * start.num_hidden_layers)) for each in SHARES})
+        sizes = sorted({start.head_dim, 8 * max(1, start.head_dim // 16)})
+    walked = [{"head_dim": size} for size in sizes]
+    if free[:1] != ["layers"]:
+        walked = [{"layers": depth, "head_dim": size} for depth in depths for size in sizes]
+    for each in dict.fromkeys(tuple((each | dials).items()) for each in walked):
+        yield dict(each), next(iter(free), None)
 
 
-def objection(config: LeanConfig, dials: Dials, solved: str | None, solves_all: bool) -> str | None:
-    """Why a shape of the walk is not worth a row, or None; what the user fixed is no objection.
+def is_extreme(config: LeanConfig, dials: Dials, solved: str | None, solves_all: bool) -> bool:
+    """Whether a shape of the walk is not worth a row; what the user fixed is no objection.
 
     With `solves_all` the walk chose everything that the user left open.
     """
-    width = config.hidden_size
-    attention = max(config.heads_per_layer) * config.head_dim
-    if solved == "mlp" and config.intermediate_size > MOST_OF_WIDTH * width:
-        return f"has an MLP of more than {MOST_OF_WIDTH} times the width: give --mlp if that is wanted"
-    if solved == "heads" and attention > MOST_OF_WIDTH * width:
-        return f"has heads × head size of more than {MOST_OF_WIDTH} times the width: give --heads if that is wanted"
+    width, attention = config.hidden_size, max(config.heads_per_layer) * config.head_dim
+    most = MOST_OF_WIDTH * width
+    if (solved == "mlp" and config.intermediate_size > most) or (solved == "heads" and attention > most):
+        return True
     if solved is None or not solves_all:
-        return None
-    decides_attention = [dials.width, dials.heads, dials.head_dim].count(None) <= 1  # two of the three decide it
+        return False
+    decides_attention = len({"width", "heads", "head_dim"} & dials.keys()) >= 2  # two of the three decide it
     if not decides_attention and not 2 / 3 <= attention / width <= 3 / 2:
-        return "has heads × head size far from the width: give --head-dim with --heads if that is wanted"
-    if dials.layers is None and dials.width is None and not 2 <= width / config.num_hidden_layers <= 3000:
-        return "is far deeper than wide, or the reverse: give --layers or --width if that is wanted"
-    return None
+        return True
+    return not {"layers", "width"} & dials.keys() and not 2 <= width / config.num_hidden_layers <= 3000
 
 
-def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goals: list[Goal]) -> list[LeanConfig]:
-    """The shapes of the walk that meet every goal and are worth a row.
-
-    Raises NoShapeFits if there is none; it does not claim that no other shape would fit.
-    """
-    fitting = []
-    misses = []
-    objections: dict[str, LeanConfig] = {}  # the first shape for each
-    for trial, solved in trials(start, dials):
-        config = solve_shape(base, trial, solved, goals)
-        reason = objection(config, dials, solved, start is None or dials == ALL_FREE)
-        missed = [goal for goal in goals if goal.is_missed(config)]
-        if missed:  # first those that are exceeded
-            misses.append((max(missed, key=lambda goal: goal.load(config) > 1), config))
-        elif reason is not None:
-            objections.setdefault(reason, config)
-        else:
-            fitting.append(config)
+def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goal: Goal) -> list[LeanConfig]:
+    """The shapes of the walk that meet the goal and are worth a row. Raises ValueError, with the nearest, for none."""
+    walk = [(solve_shape(base, trial, solved, goal), solved) for trial, solved in trials(start, dials)]
+    meeting = [(config, solved) for config, solved in walk if goal.is_met(goal.load(config))]
+    solves_all = start is None or not dials
+    fitting = [config for config, solved in meeting if not is_extreme(config, dials, solved, solves_all)]
     if fitting:
         return fitting
-    if objections:  # these do fit the budget
-        reasons = "; ".join(f"{describe(config)} {reason}" for reason, config in objections.items())
-        raise NoShapeFits(f"what fits is no shape to recommend: {reasons}")
-    goal, nearest = min(misses, key=lambda miss: abs(miss[0].load(miss[1]) - 1))
-    what = "no shape fits"
-    if len(goals) > 1 and len(misses) > 1:
-        sizes = ", ".join(map(str, sorted({config.head_dim for _, config in misses})))
-        together = " and ".join(each.name for each in goals)
-        what = f"none of {len(misses)} shapes tried (fixed: {dials}; head sizes {sizes}) fits {together} together"
-    raise NoShapeFits(f"{what}: {goal.miss(nearest)}", nearest)
+    if meeting:
+        shapes = "; ".join(describe(config) for config, _ in meeting[:3])
+        raise ValueError(
+            f"only extreme shapes fit: {shapes}; fix more of --layers, --width, --heads, --head-dim, --mlp"
+        )
+    nearest = min((config for config, _ in walk), key=lambda config: abs(goal.load(config) - 1))
+    cost = f"{human(goal.cost(nearest))}, {goal.load(nearest):.3g} times {goal.name} {human(goal.target)}"
+    raise ValueError(f"no shape fits: the nearest, {describe(nearest)}, takes {cost}")
 
 
 def spread(shapes: list[Candidate], rows: int) -> list[Candidate]:
@@ -508,35 +355,53 @@ def spread(shapes: list[Candidate], rows: int) -> list[Candidate]:
     return [shapes[round(index * step)] for index in range(rows)]
 
 
+def goal_of(params: float | None, flops: float | None, length: int | None, start: LeanConfig | None) -> Goal | None:
+    def parameters(config: LeanConfig) -> float:
+        return config.count_parameters().total
+
+    if params is not None:
+        return Goal("--params", params, parameters)
+    if flops is not None:
+        return Goal("--flops", flops, lambda config: flops_per_unit(config, config.count_flops(length)))
+    return start and Goal("the parameters of --like,", parameters(start), parameters, TOLERANCE)
+
+
 def plan(
     family: str,
-    budget: Budget = NO_BUDGET,
-    dials: Dials = ALL_FREE,
-    setting: StepSetting = DEFAULT_STEP,
+    params: float | None = None,
+    flops: float | None = None,
+    length: int | None = None,
     start: LeanConfig | None = None,
     base: LeanConfig | None = None,
+    **dials: int,
 ) -> list[Candidate]:
-    """Shapes within a budget or equal to `start`, by depth, then head size; not ranked, for the sources disagree.
+    """Shapes of a size or equal to `start`, by depth, then head size; not ranked, for the sources disagree.
 
-    `base` (None: `start`, or the family's `base`) gives vocabulary, positions and everything that is no dial.
+    Args:
+        params: all parameters, with the pretraining head; reached within 1 %, from below.
+        flops: forward, of one token or one image, instead.
+        length: tokens of a sequence; None for the longest.
+        base: gives vocabulary, positions and everything that is no dial; `start`, or the family's `base`, if left out.
+        dials: what is fixed: layers, width, heads, head_dim, mlp.
 
     Raises:
-        ValueError: dials, budgets or starting point make no sense; names the flag.
-        NoShapeFits: says which shape is nearest, and by how much it misses.
+        ValueError: dials, size or starting point make no sense, or no shape fits; names the option or the nearest.
     """
     base = base or start or load_shape(f"{family}/base")
     check_dials(dials, base)
-    if budget == NO_BUDGET and not dials.free:  # nothing is solved
+    goal = goal_of(params, flops, length, start)
+    if params is None and flops is None and all(name in dials for name in SOLVED):  # nothing is solved
         if start is not None:
             dials = like_start(start, dials, None)
-        elif dials.head_dim is None:
-            if dials.width % dials.heads:
-                raise ValueError(f"--heads {dials.heads}: does not divide --width {dials.width}; give --head-dim, too")
-            dials = replace(dials, head_dim=dials.width // dials.heads)
-        return [cost_of(shape_at(base, dials), setting, start)]
-    fitting = fitting_shapes(base, start, dials, goals_of(budget, setting, start))
-    unique = {describe(config): config for config in fitting}
+        elif "head_dim" not in dials:
+            if dials["width"] % dials["heads"]:
+                raise ValueError("--heads: does not divide --width; give --head-dim, too")
+            dials["head_dim"] = dials["width"] // dials["heads"]
+        return [cost_of(shape_at(base, dials), length, start)]
+    if goal is None:
+        raise ValueError("nothing to plan for: give --params, --flops or --like SHAPE")
+    unique = {describe(config): config for config in fitting_shapes(base, start, dials, goal)}
     if start is not None and len(unique) > 1:
         unique.pop(describe(start), None)
     configs = sorted(unique.values(), key=lambda config: (config.num_hidden_layers, config.head_dim))
-    return [cost_of(config, setting, start) for config in configs]
+    return [cost_of(config, length, start) for config in configs]

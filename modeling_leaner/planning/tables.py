@@ -1,7 +1,6 @@
 """What `leaner plan` prints, for people and as one JSON document, from the planner's candidates."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from io import StringIO
 from math import expm1, log
 
@@ -11,12 +10,13 @@ from ..configuration_leaner import LeanConfig
 from ..family import IMAGES
 from ..shapes import family_of, modality_of
 from ..terminal import plain_console
-from .advice import FAVOURS, NO_OBJECTION, OPPOSES, REFUTATION, SOURCES, kernels_for
+from .advice import OPPOSES, REFUTATION, SOURCES, kernels_for
 from .costs import StepSetting, human, human_bytes, human_count, training_flops
 from .solver import Candidate
 
 
 WIDTH = 110
+BATCH = StepSetting().batch_size
 Measurement = dict[str, float]  # of training.benchmarking
 
 
@@ -48,9 +48,9 @@ def reason_of(candidate: Candidate) -> str:
     """Why a row is recommended, and how little that may mean."""
     off = distance(candidate)
     if modality_of(candidate.config) is IMAGES:
-        source, text = "sovit", f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
+        source, text = ("sovit", f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%")
     else:
-        source, text = "fit", f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off"
+        source, text = ("fit", f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off")
     outside = " (outside the sizes that it measured)" if candidate.advice[source].outside else ""
     return f"nearest to {text}{outside}"
 
@@ -94,64 +94,24 @@ def measured_columns(shown: Sequence[Candidate], measurements: Sequence[Measurem
     }
 
 
-def plain_table() -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-
-
-def table_of(columns: dict[str, list[str]], labels: Sequence[str], notes: Sequence[str] = ()) -> Table:
-    """A row for each label."""
-    table = plain_table()
+def table_of(columns: dict[str, list[str]], labels: Sequence[str], notes: Sequence[str]) -> Table:
+    """A row for each label, the notes at its end."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("row", *columns):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
-    if notes:
-        table.add_column("", no_wrap=True)
-    for row in zip(labels, *columns.values(), *([notes] if notes else [])):
+    table.add_column("", no_wrap=True)
+    for row in zip(labels, *columns.values(), notes):
         table.add_row(*row)
     return table
 
 
-def advice_table(shown: Sequence[Candidate], labels: Sequence[str]) -> Table:
-    """One row per source: which shapes it favours, does not object to, opposes."""
-    table = plain_table()
-    for name in ("source", FAVOURS, NO_OBJECTION, OPPOSES):
-        table.add_column(name, no_wrap=True)
-    table.add_column("what it says")
-    for name, source in SOURCES.items():
-        verdicts = [(label, each.advice[name]) for label, each in zip(labels, shown)]
-        cells = [
-            " ".join(f"{label}*" if verdict.outside else label for label, verdict in verdicts if verdict.says == says)
-            for says in (FAVOURS, NO_OBJECTION, OPPOSES)
-        ]
-        if any(cells):
-            table.add_row(source.title, *cells, f"{source.optimises}: {source.valid} (arXiv {source.reference})")
-    return table
-
-
-def heading(shown: Sequence[Candidate], rows: int, fitting: int, setting: StepSetting) -> str:
-    """What the shapes read and run on, and how many of them are shown."""
-    config = shown[0].config
-    if modality_of(config) is IMAGES:
-        height, width = config.image_shape
-        data = f"{height} × {width} pixels, patches of {config.patch_shape[0]} × {config.patch_shape[1]}"
-    else:
-        data = f"{shown[0].flops.length:,} tokens, vocabulary {config.vocab_size:,}"
-    step = f"batch {setting.batch_size}, {setting.dtype}, {setting.attention} attention, {setting.device}"
-    count = f"{rows} of {fitting} shapes (--json lists all)" if rows < fitting else f"{rows} of {fitting} shapes"
-    return f"{family_of(config)}: {count}, shallow to deep. {data}; {step}."
-
-
 def plan_text(
     candidates: Sequence[Candidate],
-    setting: StepSetting,
     fitting: int,
     start: Candidate | None = None,
     measurements: Sequence[Measurement] | None = None,
-    advice: bool = False,
 ) -> str:
-    """Costs and one recommendation, in at most `WIDTH` columns; the starting point is the first row.
-
-    With `advice`, what every source says follows.
-    """
+    """Costs and one recommendation; the starting point is the first row. `fitting` shapes there are in all."""
     best = recommended(candidates)
     labels = [str(row) for row in range(1, len(candidates) + 1)]
     notes = ["recommended" if row == best else "" for row in range(len(candidates))]
@@ -160,21 +120,18 @@ def plan_text(
         labels.insert(0, "start")
         shown.insert(0, start)
         notes.insert(0, "")
-    parts = [heading(shown, len(candidates), fitting, setting), ""]
-    parts += [table_of(cost_columns(shown), labels, notes if any(notes) else ()), ""]
+    config, first = shown[0].config, shown[0]
+    inputs = f"{first.flops.length:,} tokens of {getattr(config, 'vocab_size', 'images')}"
+    count = f"{len(candidates)} of {fitting} shapes (--json lists all)" if len(candidates) < fitting else "Shapes"
+    parts = [f"{count}, shallow to deep, at {inputs}; training memory of batch {BATCH} in float32.", ""]
+    parts += [table_of(cost_columns(shown), labels, notes), ""]
     if measurements:
-        parts += [table_of(measured_columns(shown, measurements), labels), ""]
+        parts += [table_of(measured_columns(shown, measurements), labels, [""] * len(shown)), ""]
     if best is not None:
         parts.append(f"Recommended: row {best + 1}, {reason_of(candidates[best])}.")
     if any(each.advice["lean"].says == OPPOSES for each in candidates):
         verdict = "Recommended: keep the start, for" if best is None else "Not recommended:"
         parts.append(f"{verdict} {REFUTATION}.")
-    if advice:
-        parts += ["", advice_table(shown, labels), "* outside what the source measured."]
-        for size in sorted({each.config.head_dim for each in shown}):
-            lacking = [name for name, takes in kernels_for(size).items() if not takes]
-            if lacking:
-                parts.append(f"Heads of {size} are not taken by {', '.join(lacking)}.")
     console = plain_console(file=StringIO(), width=WIDTH)
     for part in parts:
         console.print(part)
@@ -182,28 +139,24 @@ def plan_text(
 
 
 def plan_document(
-    candidates: Sequence[Candidate],
-    setting: StepSetting,
-    start: Candidate | None = None,
-    measurements: Sequence[Measurement] | None = None,
+    candidates: Sequence[Candidate], start: Candidate | None = None, measurements: Sequence[Measurement] | None = None
 ) -> dict[str, object]:
     """Everything as one JSON document; `measurements` begin with the starting point's, if there is one."""
     shown = [start, *candidates] if start is not None else list(candidates)
     rows = [shape.document() for shape in shown]
     for row, measurement in zip(rows, measurements or []):
         row["measured"] = measurement
-    start_row = rows.pop(0) if start is not None else None
     best = recommended(candidates)
-    sources = {
-        name: {"reference": source.reference, "optimises": source.optimises, "valid": source.valid}
-        for name, source in SOURCES.items()
-    }
     return {
         "family": family_of(shown[0].config),
-        "setting": {**asdict(setting), "length": shown[0].flops.length},
-        "start": start_row,
+        "length": shown[0].flops.length,
+        "batch": BATCH,
+        "start": rows.pop(0) if start is not None else None,
         "candidates": rows,
         "recommended": None if best is None else {"row": best + 1, "reason": reason_of(candidates[best])},
-        "sources": sources,
+        "sources": {
+            name: {"title": each.title, "reference": each.reference, "optimises": each.optimises, "valid": each.valid}
+            for name, each in SOURCES.items()
+        },
         "kernels": {size: kernels_for(size) for size in sorted({each.config.head_dim for each in shown})},
     }
