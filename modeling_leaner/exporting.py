@@ -1,4 +1,4 @@
-"""`leaner export`: a model as a file that runs without this package: an ONNX graph, or a program of torch.export.
+"""`leaner export`: a model as an ONNX graph, which runs without this package.
 
 The graph is traced once for any number of rows and any length, and compared with the model at other sizes. Names are
 those of transformers and, for a key-value cache, of ONNX files on the Hub: `past_key_values.0.key` goes in,
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.export import Dim
 from transformers import GenerationMixin
 from transformers.cache_utils import Cache, DynamicCache
 
@@ -27,7 +26,6 @@ from .layers_leaner import LeanPreTrainedModel
 
 ONNX_FILE = "onnx/model.onnx"  # the names that transformers.js, fastembed and TEI read
 ONNX_INT8_FILE = "onnx/model_quantized.onnx"
-TORCH_FILE = "model.pt2"
 PARITY_FILE = "parity.json"  # not export.json, which transformers.exporters writes
 LARGEST_FILE = 1_900_000_000  # bytes of weights in an ONNX file, which protobuf ends at 2 GB; more lie beside it
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -162,11 +160,6 @@ def dynamic_axes(exportable: ExportableModel) -> dict[str, dict[int, str]]:
     return axes
 
 
-def of_each_tensor(shapes: dict[str, dict], inputs: Inputs) -> dict[str, dict | list[dict]]:
-    """The axes of the cache for each of its tensors, as the exporters want them."""
-    return {name: [axes] * len(inputs[CACHE]) if name == CACHE else axes for name, axes in shapes.items()}
-
-
 # Files, written and run as users run them
 
 
@@ -183,34 +176,19 @@ def without_remarks() -> Iterator[None]:
         logging.disable(level)
 
 
-def write_torch(exportable: ExportableModel, path: Path) -> None:
-    """A program of torch.export, which `torch.export.load` reads."""
-    inputs = make_inputs(exportable)
-    shapes = {name: dict.fromkeys(axes, Dim.DYNAMIC) for name, axes in dynamic_axes(exportable).items()}
-    with without_remarks(), torch.no_grad():
-        program = torch.export.export(exportable, (), inputs, dynamic_shapes=of_each_tensor(shapes, inputs))
-        for node in program.graph.nodes:
-            node.meta.pop("stack_trace", None)  # with paths of this machine
-        torch.export.save(program, path)
-
-
-def load_torch(path: Path) -> Forward:
-    """A file of torch.export, ready to run."""
-    with without_remarks():
-        program = torch.export.load(path).module()
-    return lambda inputs: program(**inputs)
-
-
 def write_onnx(exportable: ExportableModel, path: Path) -> None:
     """An ONNX graph with named axes, and without the places in source files that torch notes at every node."""
     inputs = make_inputs(exportable)
     with without_remarks(), torch.no_grad():
         import onnx_ir
 
+        axes = dynamic_axes(exportable)
+        if CACHE in axes:
+            axes[CACHE] = [axes[CACHE]] * len(inputs[CACHE])
         model = torch.onnx.export(
             exportable,
             kwargs=inputs,
-            dynamic_shapes=of_each_tensor(dynamic_axes(exportable), inputs),
+            dynamic_shapes=axes,
             input_names=list(flattened(inputs)),
             output_names=list(exportable(**inputs)),
             dynamo=True,
@@ -339,61 +317,44 @@ def compare(exportable: ExportableModel, run: Forward) -> Parity:
 # The command
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A file that was written, its bytes, and how far its outputs are from the model's."""
-
-    file: str
-    bytes: int
-    parity: Parity
-
-
-def compared(exportable: ExportableModel, load: Callable[[Path], Forward], folder: Path, file: str) -> Exported:
-    """A file that was written, compared with the model; its bytes with those of large weights beside it."""
-    path = folder / file
-    size = sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))
-    return Exported(file, size, compare(exportable, load(path)))
-
-
-def export(kind: str, source: str, output: Path, int8: bool = True) -> list[Exported]:
-    """Writes a checkpoint to a new folder as `kind`, "onnx" (with `int8` in 8 bits, too) or "torch".
+def export(source: str, output: Path, int8: bool = True) -> list[dict[str, object]]:
+    """Writes a checkpoint to a new folder as an ONNX graph, with `int8` in 8 bits, too; what parity.json says of each.
 
     The folder has the configuration, tokenizer or image processor, and `PARITY_FILE`, too; it is whole or absent.
 
     Raises:
         ValueError: packages are missing, or the file's outputs are not the model's.
     """
-    missing = [name for name in ONNX_PACKAGES if kind == "onnx" and find_spec(name) is None]
+    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     if missing:
         raise ValueError(f"onnx: needs packages that are not installed: pip install {' '.join(missing)}")
     exportable = ExportableModel(load_lean(source).float())
     processors = load_processors(source)
     check_vocabulary(source, processors, getattr(exportable.model.config, "vocab_size", None))
-    file, write, load = (TORCH_FILE, write_torch, load_torch)
-    if kind == "onnx":
-        file, write, load = (ONNX_FILE, write_onnx, load_onnx)
     with whole_folder(output) as folder:
-        (folder / file).parent.mkdir(parents=True)
-        write(exportable, folder / file)
-        exported = [compared(exportable, load, folder, file)]
-        difference = exported[0].parity.difference
-        if difference > LARGEST_DIFFERENCE:
-            raise ValueError(f"{source}: its {kind} file differs from it by {difference:.1e}; not kept")
-        if kind == "onnx" and int8:
+        (folder / ONNX_FILE).parent.mkdir(parents=True)
+        write_onnx(exportable, folder / ONNX_FILE)
+        if int8:
             write_onnx_int8(folder / ONNX_FILE, folder / ONNX_INT8_FILE)
-            exported.append(compared(exportable, load_onnx, folder, ONNX_INT8_FILE))
+        files = []
+        for file in (ONNX_FILE, ONNX_INT8_FILE) if int8 else (ONNX_FILE,):
+            path = folder / file
+            size = sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))  # with weights beside it
+            files.append({"file": file, "bytes": size, **asdict(compare(exportable, load_onnx(path)))})
+        if files[0]["difference"] > LARGEST_DIFFERENCE:
+            raise ValueError(f"{source}: its onnx file differs from it by {files[0]['difference']:.1e}; not kept")
         config = read_source_json(source, "config.json")  # the source's own, so that clients know its model_type
         config.pop("auto_map", None)  # names files of code, which are not there
         write_json(folder / "config.json", config)
         copy_into(folder, sentence_transformers_files(source))
         for processor in processors:
             processor.save_pretrained(folder)
-        write_json(folder / PARITY_FILE, document(exportable, exported))
-    return exported
+        write_json(folder / PARITY_FILE, document(exportable, files))
+    return files
 
 
 @torch.inference_mode()
-def document(exportable: ExportableModel, exported: list[Exported]) -> dict[str, object]:
+def document(exportable: ExportableModel, files: list[dict[str, object]]) -> dict[str, object]:
     """What parity.json holds; shapes of inputs have names instead of free sizes."""
     axes = dynamic_axes(exportable)
     inputs = {}
@@ -404,5 +365,5 @@ def document(exportable: ExportableModel, exported: list[Exported]) -> dict[str,
         "architecture": type(exportable.model).__name__,
         "inputs": inputs,
         "outputs": list(exportable(**make_inputs(exportable))),
-        "files": [{"file": each.file, "bytes": each.bytes, **asdict(each.parity)} for each in exported],
+        "files": files,
     }

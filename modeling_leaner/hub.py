@@ -216,14 +216,6 @@ def shipped(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
-def staying(folder: Path) -> list[str]:
-    """What of a folder stays here: folders of which nothing goes, and other files."""
-    leaving = set(shipped(folder))
-    tops = {name.split("/")[0] for name in leaving}
-    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    return sorted({name if name.split("/")[0] in tops else name.split("/")[0] for name in files - leaving})
-
-
 def without_local_paths(text: str) -> str:
     """The text with only the names of files that it names by their place on this machine."""
     return LOCAL_PATH.sub(lambda path: re.split(r"[/\\]", path[0].rstrip("/\\"))[-1], text)

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -94,12 +93,11 @@ class Trouble:
 class LocalHub:
     """See the module's docstring. A context manager: the server runs inside."""
 
-    def __init__(self, has_collections: bool = True):
+    def __init__(self):
         self.repositories: dict[str, Repository] = {}
         self.objects: dict[str, bytes] = {}
         self.collections: dict[str, list[str]] = {}
         self.accounts = {TOKEN: "someone"}
-        self.has_collections = has_collections
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.trouble: list[Trouble] = []
         self.silent_after: int | None = None  # requests, then every connection is dropped
@@ -241,7 +239,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(200, {"name": self.account, "type": "user"})
             case ["api", "validate-yaml"]:
                 self.validate()
-            case ["api", "collections", *rest] if self.local_hub.has_collections:
+            case ["api", "collections", *rest]:
                 self.collection("/".join(rest).removesuffix("/items"))
             case ["lfs", oid]:
                 self.local_hub.objects[oid] = self.body
@@ -388,15 +386,13 @@ class Handler(BaseHTTPRequestHandler):
     def preupload(self, repository: Repository, revision: str) -> None:
         tree = repository.commits.get(repository.sha(revision), {})
         asked = json.loads(self.body)
-        ignored = asked.get("gitIgnore", "").split()  # patterns of names, the simplest that git has
         files = []
         for wanted in asked["files"]:
             is_lfs = b"\0" in base64.b64decode(wanted["sample"])
             there = tree.get(wanted["path"])
             oid = None if there is None else there.oid
             mode = "lfs" if is_lfs else "regular"
-            skip = any(fnmatch(wanted["path"], pattern) for pattern in ignored)
-            files.append({"path": wanted["path"], "uploadMode": mode, "shouldIgnore": skip, "oid": oid})
+            files.append({"path": wanted["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         self.answer(200, {"files": files})
 
     def commit(self, name: str, repository: Repository, branch: str) -> None:

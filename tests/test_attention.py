@@ -1,7 +1,6 @@
 """`attn_implementation="lean"`: exact whichever kernel it picks, and nobody else's."""
 
 import copy
-import importlib.util
 from unittest.mock import Mock
 
 import pytest
@@ -9,8 +8,7 @@ import torch
 from common import NO_DROPOUT, TOLERANCE, WRONG, check_training, distance, loss_and_gradients, sharpen
 from test_remote_code import FAMILIES
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface, StaticCache
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import StaticCache
 
 from modeling_leaner import attention_leaner
 from modeling_leaner.attention_leaner import (
@@ -381,32 +379,6 @@ def test_gradients_of_each_example_by_torch_func(family):
     gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="different")(parameters, inputs)
     first, second = gradients["model.layers.0.self_attn.v_proj.weight"]
     assert first.isfinite().all() and not torch.allclose(first, second)
-
-
-def test_an_explicit_choice_wins():
-    tests = FAMILIES["bert"]()
-    for choice, name in (("eager", "eager"), ("sdpa", "sdpa"), ("lean", LEAN_ATTENTION), (None, "sdpa")):
-        model = tests.logits_class._from_config(tests.config("base"), attn_implementation=choice)
-        assert model.config._attn_implementation == name
-    with pytest.raises(ValueError, match="leen"):
-        tests.logits_class._from_config(tests.config("base"), attn_implementation="leen")
-
-
-def test_another_version_does_not_take_the_name():
-    """The file loaded a second time, as another module, registers a kernel of its own."""
-    interfaces = (AttentionInterface, AttentionMaskInterface)
-    mine = [interface._global_mapping[LEAN_ATTENTION] for interface in interfaces]
-    file = attention_leaner.__file__
-    spec = importlib.util.spec_from_file_location("modeling_leaner.attention_of_another_version", file)
-    other = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(other)
-    try:
-        assert other.LEAN_ATTENTION != LEAN_ATTENTION
-        assert ALL_ATTENTION_FUNCTIONS[other.LEAN_ATTENTION] is other.lean_attention_forward
-        assert mine == [interface._global_mapping[LEAN_ATTENTION] for interface in interfaces]
-    finally:
-        for interface in interfaces:
-            interface._global_mapping.pop(other.LEAN_ATTENTION)
 
 
 @pytest.mark.parametrize("family", TEXTS)

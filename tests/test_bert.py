@@ -105,9 +105,3 @@ class TestLeanBERT(TextModelTests):
         count = (inputs["labels"] != -100).sum()
         whole = model(**inputs).loss
         assert torch.allclose(model(**inputs, num_items_in_batch=3 * count).loss, whole / 3, rtol=1e-5)
-
-    def test_an_encoder_is_no_decoder(self):
-        with pytest.raises(ValueError, match="is_decoder"):
-            LeanBERTConfig(is_decoder=True)
-        with pytest.raises(ValueError, match=r"input_ids must be \(B, T\)"):
-            self.build("base")(self.ids(32))

@@ -98,17 +98,6 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_not_pushed(tmp_path):
         push.check_texts(folder, {path.name: path for path in folder.iterdir()})
 
 
-def test_a_file_may_call_its_labels_labels(tmp_path):
-    """Texts in a column of the name that prepared rows have."""
-    lines = ["text,labels", *(f"some text number {n % 7},{'ab'[n % 2]}" for n in range(40))]
-    (tmp_path / "rows.csv").write_text("\n".join(lines))
-    words = ["--holdout", "8", "--data", f"train={tmp_path / 'rows.csv'}"]
-    result = CliRunner().invoke(app, [*TRAIN, *words, "--output_dir", str(tmp_path / "run")])
-    assert result.exit_code == 0, result.output
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert sorted(config["label2id"]) == ["a", "b"]
-
-
 def test_classes_go_by_their_names():
     """As many classes of other names are not the model's; without names they go by place."""
     named = load_shape("bert/lean-nano", id2label={0: "negative", 1: "positive"})

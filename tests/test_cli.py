@@ -18,7 +18,6 @@ import huggingface_hub
 import pytest
 import transformers
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
-from huggingface_hub.utils import are_progress_bars_disabled
 from modeling_leaner.training import settings as arguments
 from modeling_leaner.training.running import evaluation
 from typer.main import get_command
@@ -32,7 +31,6 @@ from modeling_leaner.cli.command import dashed
 from modeling_leaner.files import whole_folder
 from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import load_shape
-from modeling_leaner.terminal import did_you_mean, quiet_libraries
 
 
 @pytest.fixture
@@ -113,36 +111,27 @@ class TestStart:
         ("words", "status", "answer"),
         [
             ("--help", 0, "verify"),
-            ("--version", 0, f"leaner {__version__}"),
-            ("plan --help", 0, "--params"),
             ("evaluate runs/x --max_eval_rows 3 --help", 0, "Usage: leaner evaluate [OPTIONS] {MODEL}..."),
             ("plna", 2, "leaner: No such command 'plna'. Did you mean 'plan'?"),
             ("plan --parms 3M", 2, "leaner plan: No such option: --parms (Possible options:"),
-            ("plan --layers two", 2, "leaner plan: Invalid value for '--layers'"),
             ("convert", 2, "leaner convert: Missing argument 'MODEL'."),
             ("shapes --family gtp", 2, "leaner shapes: Invalid value for '--family'"),
-            ("train sst2 --shape bert/nanoo", 1, "leaner train: unknown shape 'bert/nanoo'; did you mean bert/nano?"),
-            ("train sst2 --shape=bert/nanoo", 1, "did you mean bert/nano?"),
+            ("train sst2 --shape=bert/nanoo", 1, "leaner train: unknown shape 'bert/nanoo'; did you mean bert/nano?"),
             ("train sst3 --shape bert/nano", 1, "leaner train: sst3: no such recipe file, nor one of cifar10, "),
-            ("sweep grid.yaml --jobs 2", 1, "leaner sweep: grid.yaml: no such grid file; did you mean grids.yaml?"),
+            ("sweep grid.yaml --jobs 2", 2, "leaner sweep: Invalid value for 'GRID.yaml': file 'grid.yaml' does not"),
             ("sweep misspelt.yaml", 1, "leaner sweep: misspelt.yaml: seed: unknown key"),
-            ("sweep there", 1, "leaner sweep: there: expected a grid file, got a folder"),
             ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file: "),
             ("bench --modes eager compiled", 2, "leaner bench: Invalid value for '--modes': "),
-            ("sweep grids.yaml --data_files --summary", 2, "Option '--data-files' requires an argument."),
+            ("sweep misspelt.yaml --data_files --summary", 2, "Option '--data-files' requires an argument."),
             ("train sst2 --shape bert/nano sst2", 2, "leaner train: Got unexpected extra argument(s) (sst2)"),
-            ("train sst2 --seed 1 --resume --seed=2", 2, "--seed: given twice on the command line"),
-            ("push thre someone/model", 1, "leaner push: thre: no such folder; did you mean there?"),
+            ("push thre someone/model", 2, "leaner push: Invalid value for '[FOLDER]': directory 'thre' does not"),
             ("evaluate vit/nano --dataset digit", 1, "leaner evaluate: vit/nano: a named shape"),
-            ("evaluate notes.md", 1, "leaner evaluate: notes.md: a file"),
             ("convert nowhere out", 1, "leaner convert: nowhere: no such file or folder"),
             ("convert ./there there", 1, "leaner convert: there exists already"),
             ("inspect gpt/bsae", 1, "leaner inspect: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
-            ("study low-rnak", 2, "'low-rnak' is not one of 'conditioning', "),
         ],
     )
     def test_light(self, watched, tmp_path, words, status, answer):
-        (tmp_path / "grids.yaml").write_text(GRID)
         (tmp_path / "misspelt.yaml").write_text(GRID.replace("seeds", "seed"))
         (tmp_path / "notes.md").write_text("# Notes: of mine\n\ta: b: c")
         (tmp_path / "there").mkdir()
@@ -151,30 +140,6 @@ class TestStart:
         assert imported == [], output
         assert answer in " ".join(output.replace("│", " ").split())
         assert status == 0 or output.count("\n") == 1, output
-
-    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-    @pytest.mark.parametrize("unbuffered", [{}, {"PYTHONUNBUFFERED": "1"}])
-    def test_a_full_output(self, unbuffered):
-        """One line without the operating system's number, whether or not Python keeps output for a while."""
-        without = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        with Path("/dev/full").open("w") as full:
-            options = {"stdout": full, "stderr": subprocess.PIPE, "text": True, "env": without | unbuffered}
-            done = subprocess.run([SCRIPT, "plan", "--help"], check=False, **options)
-        assert (done.returncode, done.stderr) == (1, "leaner plan: No space left on device\n")
-
-    @pytest.mark.full
-    @pytest.mark.parametrize(
-        ("words", "answer"),
-        [
-            (("--metric", "foo"), f"metric: foo: the task image-classification has {', '.join(OF_IMAGES)}"),
-            (("--data", "train=nowhere.csv"), "data_files: nowhere.csv: no such file or folder"),
-        ],
-    )
-    def test_refused_before_the_data(self, watched, words, answer):
-        """`datasets` is imported later."""
-        returned, output, imported = watched("train", "digits", "--shape", "vit/nano", *words)
-        assert returned == 1 and "datasets" not in imported, imported
-        assert output == f"leaner train: {answer}\n"
 
     @pytest.mark.full
     def test_the_watch_sees_an_import(self, watched):
@@ -210,7 +175,7 @@ class TestStart:
         text = leaner("--help").output
         for panel, commands in (
             ("Commands", "shapes plan convert slim export train evaluate tokenizer push"),
-            ("Research", "inspect sentences sweep bench study publish verify"),
+            ("Research", "inspect sweep bench study publish verify"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == commands.split(), panel
@@ -227,9 +192,7 @@ class TestSpelling:
             candidate["head_dim"] == 8 == json.loads(leaner(*words, option, "8").output)["candidates"][0]["head_dim"]
         )
 
-    @pytest.mark.parametrize(
-        "words", ["--max-stepz 3", "--max_stepz 3", "--max-stepz=3", "--max_stepz=3", "--data-files x --max-stepz 3"]
-    )
+    @pytest.mark.parametrize("words", ["--max-stepz 3", "--max_stepz=3", "--data-files x --max-stepz 3"])
     def test_of_recipe_keys(self, leaner, words):
         """The one key that is refused is the misspelt one, in the spelling of the recipes."""
         result = leaner("train", "sst2", "--shape", "bert/nano", *words.split())
@@ -329,8 +292,6 @@ class TestRegistration:
     [
         ("plan --family gpt --params 30M", (0, 1)),
         pytest.param("train digits --shape vit/nano", (0.5, 1.5), marks=pytest.mark.full),
-        pytest.param("convert . out", (1,), marks=pytest.mark.full),
-        pytest.param("shapes", (0.5,), marks=pytest.mark.full),
     ],
 )
 def test_interrupted_while_libraries_are_imported(words, later, tmp_path):
@@ -463,8 +424,6 @@ main()
     ("given", "kept"),
     [
         ({}, True),
-        ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False),
-        ({"GLIBC_TUNABLES": "glibc.malloc.perturb=0"}, True),
         ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}, False),
     ],
 )
@@ -479,12 +438,7 @@ def test_freed_memory_is_kept(given, kept, monkeypatch):
 class TestHub:
     """A name that is nowhere is refused in seconds, whether or not the Hub can be reached."""
 
-    COMMANDS = [
-        "plan --like some/vit-nanoo",
-        "train digits --shape some/vit-nanoo",
-        "convert google/vit-bsae out",
-        "evaluate some/vit-nanoo",
-    ]
+    COMMANDS = ["plan --like some/vit-nanoo", "convert google/vit-bsae out"]
 
     @pytest.mark.full
     @pytest.mark.parametrize("words", COMMANDS)
@@ -507,7 +461,7 @@ class TestHub:
         result = leaner(*words.split())
         assert result.exit_code == 1, result.output
         assert "no such repository on the Hub" in result.stderr and result.stderr.count("\n") == 1
-        assert ("did you mean vit/nano?" in result.stderr) == ("nanoo" in words and "evaluate" not in words)
+        assert ("did you mean vit/nano?" in result.stderr) == ("nanoo" in words)
 
     @pytest.mark.parametrize(
         ("error", "message"),
@@ -549,37 +503,9 @@ def fails_with(kind):
     return model_info
 
 
-@pytest.mark.parametrize(
-    ("name", "choices", "choice"),
-    [
-        ("gpt/bsae", ["vit/base", "gpt/base"], "gpt/base"),
-        ("vit/BASE", ["vit/base", "vit/tiny"], "vit/base"),
-        ("zebra", ["sst2", "stsb"], None),
-    ],
-)
-def test_did_you_mean(name, choices, choice):
-    assert did_you_mean(name, choices) == ("" if choice is None else f"; did you mean {choice}?")
-
-
-def test_quiet_libraries_keeps_bars_of_training_and_downloads():
-    logging = transformers.utils.logging
-    try:
-        logging.enable_progress_bar()
-        assert logging.is_progress_bar_enabled() and not are_progress_bars_disabled()
-        quiet_libraries()
-        assert not logging.is_progress_bar_enabled() and not are_progress_bars_disabled()
-    finally:
-        logging.disable_progress_bar()  # as conftest has it
-
-
 @pytest.mark.full
 def test_training_prints_its_own_bar_alone(tmp_path):
     words = "train digits --shape vit/nano --max_steps 2 --max_train_rows 64 --max_eval_rows 8 --output_dir run"
     process = subprocess.run([SCRIPT, *words.split()], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert process.returncode == 0, process.stderr[-2000:]
     assert "2/2" in process.stderr and "shards" not in process.stderr, process.stderr
-
-
-def test_shapes_builds_no_model(leaner, monkeypatch):
-    monkeypatch.setattr(transformers.PreTrainedModel, "__init__", lambda *_: pytest.fail("a model was built"))
-    assert leaner("shapes").exit_code == 0

@@ -21,8 +21,6 @@ import pytest
 import yaml
 from encoders import write_stand_ins
 from hub_server import LocalHub, reached
-from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.runs import check_grid
 from transformers.utils import is_torchvision_available
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -218,37 +216,3 @@ def test_links_lead_somewhere(path):
     targets = re.findall(r"\]\(([^)#\s]+)\)", text) + re.findall(r'src(?:set)?="([^"]+)"', text)
     missing = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
     assert not missing
-
-
-def test_the_folders_that_the_pages_write_are_apart():
-    """Whoever follows all pages in one clone writes every folder once, and none within another."""
-    written = []
-    for example in EXAMPLES:
-        words = shlex.split(example.text) if example.kind == "bash" else []
-        if words[:2] in (["leaner", "convert"], ["leaner", "slim"]):
-            written.append(words[3])
-        elif words[:2] == ["leaner", "export"]:
-            written.append(words[4])
-        elif "--output_dir" in words:
-            written.append(words[words.index("--output_dir") + 1])
-    folders = [Path(name) for name in written]
-    assert len(folders) > 8
-    for number, folder in enumerate(folders):
-        for other in folders[:number]:
-            assert not folder.is_relative_to(other) and not other.is_relative_to(folder), (folder, other)
-
-
-def test_commands_named_in_the_text_exist():
-    names = {name for path in PAGES for name in re.findall(r"`leaner ([a-z][a-z-]*)", path.read_text())}
-    assert names and names <= get_command(app).commands.keys()
-
-
-@pytest.mark.parametrize("name", ["grid.yaml", "branches.yaml"])
-def test_the_grids_of_the_page(tmp_path, monkeypatch, name):
-    """A grid that docs/experiments.md explains is accepted."""
-    monkeypatch.chdir(tmp_path)
-    page = (CLONE / "docs" / "experiments.md").read_text()
-    Path(name).write_text(re.search(rf"```yaml\n# {re.escape(name)}.*?\n(.*?)```", page, flags=re.DOTALL).group(1))
-    grid = load_grid(Path(name))
-    assert len(grid.shapes) == 2
-    check_grid(grid)

@@ -6,8 +6,8 @@ import pytest
 from modeling_leaner.training.publishing.folders import check_no_other_code, config_class_of
 from modeling_leaner.training.tasks.distillation import mapped_layers
 
-from modeling_leaner import files, hub
-from modeling_leaner.files import read_json, read_object
+from modeling_leaner import hub
+from modeling_leaner.files import read_json
 from modeling_leaner.layers_leaner import INDEX, find_weights
 
 
@@ -30,25 +30,6 @@ def test_what_is_no_json(tmp_path):
         assert str(error.value).startswith(f"{path}: {message}")
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "none.json")
-
-
-def test_a_file_without_an_end(tmp_path, monkeypatch):
-    """As a device is: no more of it is read than may be."""
-    monkeypatch.setattr(files, "MOST_BYTES", 100)
-    path = tmp_path / "x.json"
-    path.symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="x.json: expected at most 100 bytes"):
-        read_json(path)
-
-
-def test_json_is_read(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text('{"a": "é"}', encoding="utf-8")
-    assert read_json(path) == read_object(path) == {"a": "é"}
-    path.write_text("[1]")
-    assert read_json(path) == [1]
-    with pytest.raises(ValueError, match="x.json: expected a JSON object, got list"):
-        read_object(path)
 
 
 @pytest.mark.parametrize(

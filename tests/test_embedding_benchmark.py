@@ -42,12 +42,6 @@ def test_scores_are_those_of_sentence_transformers(made):
     assert low <= other["scores"]["stsb"] - own["scores"]["stsb"] <= high
 
 
-def test_the_table_names_the_models(made):
-    (first, second), data = made
-    result = run_leaner("evaluate", first, second, "--task", "embedding", "--rounds", 0, "--data", data[0])
-    assert result.exit_code == 0 and "first" in result.stdout and "second" in result.stdout
-
-
 def test_an_encoder_that_embeds_by_meaning_scores_higher():
     """Pairs whose ratings are the cosines score 1, shuffled ratings near 0; constant ratings have no score."""
     generator = np.random.default_rng(0)
@@ -64,19 +58,6 @@ def test_an_encoder_that_embeds_by_meaning_scores_higher():
     assert abs(shuffled.score(shuffled.outputs(encode, encode))) < 0.2
     assert np.isnan(benchmark.Pairs(first, second, np.ones(200)).score(cosines))
     assert stats.spearmanr(cosines, cosines).statistic == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    "words, expected",
-    [
-        (["--data", "sts99"], "expected NAME or NAME=PATH"),
-        (["--data", "stsb=nowhere"], "no such file or folder"),
-        (["--data", "sentences"], "sentences=FILE"),
-    ],
-)
-def test_one_line_of_what_is_wrong(made, words, expected):
-    result = run_leaner("evaluate", made[0][0], "--task", "embedding", *words)
-    assert result.exit_code == 1 and expected in result.output.splitlines()[-1]
 
 
 STS = LOCAL_DATA / "sts"

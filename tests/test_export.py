@@ -5,14 +5,11 @@ The ONNX tests are skipped where its packages are absent: `make test-clients` in
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from command import leaner, refused
-from safetensors.torch import save_file
 from test_remote_code import FAMILIES
 
 import modeling_leaner
@@ -37,58 +34,6 @@ def needs_onnx() -> None:
         pytest.importorskip(name)
 
 
-# In a process that has torch alone: continues a text greedily, each token after the cache of those before.
-CONTINUE = """
-import sys, torch
-from safetensors.torch import load_file
-assert "transformers" not in sys.modules and "modeling_leaner" not in sys.modules
-program = torch.export.load(sys.argv[1]).module()
-given = load_file(sys.argv[2])
-ids, expected, layers = given["ids"], given["expected"], int(given["layers"])
-cache = [torch.zeros(1, int(given["heads"]), 0, int(given["head_dim"])) for _ in range(2 * layers)]
-said, past = [], 0
-while len(said) < expected.shape[1]:
-    total = past + ids.shape[1]
-    outputs = program(
-        input_ids=ids,
-        attention_mask=torch.ones(1, total, dtype=torch.long),
-        position_ids=torch.arange(past, total)[None],
-        past_key_values=cache,
-    )
-    cache = [tensor for name, tensor in outputs.items() if name != "logits"]
-    ids = outputs["logits"][:, -1:].argmax(-1)
-    said.append(ids)
-    past = total
-assert torch.cat(said, dim=1).equal(expected), (said, expected)
-"""
-
-
-def test_a_program_continues_texts_in_a_process_without_the_package(tmp_path, capsys):
-    tests = FAMILIES["gpt"]()
-    model = tests.generating("base")
-    model.save_pretrained(tmp_path / "model")
-    leaner("export", "torch", tmp_path / "model", tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.pt2", "config.json", "parity.json"}
-    # torch notes the file and line of every operation; what is given away does not say where it was made.
-    assert PACKAGE not in (tmp_path / "out" / "model.pt2").read_bytes()
-    assert "auto_map" not in json.loads((tmp_path / "out" / "config.json").read_text())
-    (program,) = json.loads((tmp_path / "out" / "parity.json").read_text())["files"]
-    assert (program["file"], program["same_choice"]) == ("model.pt2", 1.0)
-    assert program["difference"] < 1e-5 and program["cosine"] > 0.999999
-    assert "model.pt2" in capsys.readouterr().out
-
-    ids = tests.ids(1, 5)
-    said = tests.continue_by_hand(model, ids, 12)
-    assert len(said[0, 5:].unique()) > 4
-    config = model.config
-    numbers = {"layers": config.num_hidden_layers, "heads": config.num_key_value_heads, "head_dim": config.head_dim}
-    tensors = {"ids": ids, "expected": said[:, 5:].contiguous()}
-    save_file(tensors | {name: torch.tensor(number) for name, number in numbers.items()}, tmp_path / "given")
-    command = [sys.executable, "-I", "-c", CONTINUE, tmp_path / "out" / "model.pt2", tmp_path / "given"]
-    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert process.returncode == 0, process.stderr[-3000:]
-
-
 class TestRefusals:
     """One line each, and nothing is left."""
 
@@ -96,8 +41,8 @@ class TestRefusals:
         (tmp_path / "there").mkdir()
         model = GOLDEN / "vit"
         out = tmp_path / "out"
-        refused("there exists already$", "export", "torch", model, tmp_path / "there")
-        refused("vit/nano: a named shape, which has no weights", "export", "torch", "vit/nano", out)
+        refused("there exists already$", "export", "onnx", model, tmp_path / "there")
+        refused("vit/nano: a named shape, which has no weights", "export", "onnx", "vit/nano", out)
         monkeypatch.setattr(exporting, "find_spec", lambda name: None if name == "onnxruntime" else name)
         missing = "^leaner export: onnx: needs packages that are not installed: pip install onnxruntime$"
         refused(missing, "export", "onnx", model, out)
@@ -109,24 +54,23 @@ class TestRefusals:
         (tmp_path / "model" / "tokenizer.json").write_text("{")
         (tmp_path / "model" / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
         damaged = rf"^leaner export: {tmp_path / 'model'}: damaged Tokenizer \(tokenizer.json"
-        refused(damaged, "export", "torch", tmp_path / "model", tmp_path / "out")
+        needs_onnx()
+        refused(damaged, "export", "onnx", tmp_path / "model", tmp_path / "out")
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
     def test_a_file_that_says_something_else(self, tmp_path, monkeypatch):
-        """The control of the comparison: a program of a model whose weights differ is not kept."""
+        """The control of the comparison: a graph of a model whose weights differ is not kept."""
+        needs_onnx()
+        write_onnx = exporting.write_onnx
 
         def write_another(exportable, path):
+            write_onnx(exportable, path)
             with torch.no_grad():
                 for weight in exportable.model.parameters():
                     weight.mul_(1.01)
-            write_torch(exportable, path)
-            with torch.no_grad():
-                for weight in exportable.model.parameters():
-                    weight.div_(1.01)
 
-        write_torch = exporting.write_torch
-        monkeypatch.setattr(exporting, "write_torch", write_another)
-        refused("its torch file differs from it by .*; not kept$", "export", "torch", GOLDEN / "vit", tmp_path / "out")
+        monkeypatch.setattr(exporting, "write_onnx", write_another)
+        refused("its onnx file differs from it by .*; not kept$", "export", "onnx", GOLDEN / "vit", tmp_path / "out")
         assert not list(tmp_path.iterdir())
 
 
@@ -171,21 +115,16 @@ def test_only_what_a_token_has_is_left_out_at_padding():
     assert exporting.without_padding("start_logits", of_rows, inputs).shape == (tokens,)
 
 
-@pytest.mark.parametrize("kind", ["onnx", pytest.param("torch", marks=pytest.mark.full)])
 @pytest.mark.parametrize(("family", "head"), HEADS)
-def test_every_head(family, head, kind, tmp_path):
+def test_every_head(family, head, tmp_path):
     """Heads that differ from layer to layer; new numbers of rows and tokens; a cache that is empty or not."""
-    if kind == "onnx":
-        needs_onnx()
-    tests = FAMILIES[family]()
-    exportable = ExportableModel(tests.build("per-layer", getattr(modeling_leaner, head)))
+    needs_onnx()
+    exportable = ExportableModel(FAMILIES[family]().build("per-layer", getattr(modeling_leaner, head)))
     path = tmp_path / "model"
-    getattr(exporting, f"write_{kind}")(exportable, path)
-    run = getattr(exporting, f"load_{kind}")(path)
+    exporting.write_onnx(exportable, path)
+    run = exporting.load_onnx(path)
     assert compare(exportable, run).difference < 1e-3  # a wrong mask or cache changes more than 1e-2
-    if kind == "torch":
-        return
-    assert PACKAGE not in path.read_bytes()
+    assert PACKAGE not in path.read_bytes()  # torch notes the file and line of every operation
     if exportable.keeps_cache:
         first = make_inputs(exportable, Size(rows=1, length=1))  # a text of one token, nothing before it
         with torch.no_grad():

@@ -12,18 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import datasets
 import numpy as np
-import pandas
 import pytest
 import torch
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.running.loading import prepare
 from modeling_leaner.training.settings import RecipeArguments, parse
-from training_data import save_encoder, write_shape
 
 from modeling_leaner import LeanBERTConfig, LeanBERTForMaskedLM
 from modeling_leaner.cli.command import describe
@@ -345,75 +340,3 @@ def test_recipes(cases, tmp_path):
 
     files = yaml_files("recipes", "digits", "sst2", "squad", "enwik8-text-masked", "imagenet-1k")
     fuzz(cases, files, read, check, path.name, *keys, always=WHOLE_YAML)
-
-
-@CASES
-def test_grids(cases, tmp_path):
-    """What is accepted runs with the values that the file gives."""
-    path = tmp_path / "grid-of-mine.yaml"
-
-    def read(content: bytes) -> object:
-        path.write_bytes(content)
-        return load_grid(path)
-
-    def check(content: bytes, grid: object) -> None:
-        for key, value in yaml.safe_load(content).items():
-            kept = getattr(grid, key)
-            if key == "learning_rates":
-                assert [float(rate) for rate in value] == kept and all(map(math.isfinite, kept))
-            elif key == "margin":
-                assert value is None or float(value) == kept
-            elif key != "tuning" and value is not None:
-                assert same(value, kept), (key, value, kept)
-
-    files = yaml_files("grids", "cifar10", "sst2", "enwik8-text-causal-curves", "listops-short-heads", "minilm")
-    fuzz(cases, files, read, check, path.name, always=WHOLE_YAML)
-
-
-ROWS = [{"sentence": f"the dog {number} likes a red house", "label": name} for number, name in enumerate("abab" * 3)]
-
-
-@st.composite
-def row_files(draw: Callable, folder: Path) -> tuple[Path, list, bytes]:
-    """A file's name, its rows, and its bytes; nothing is known of the rows where it is damaged."""
-    rows = [row for row in draw(changed(ROWS)) if isinstance(row, dict)]
-    kind = draw(st.sampled_from(("parquet", "csv", "json")))
-    table = pandas.DataFrame(rows)
-    path = folder / f"rows-{draw(st.integers(0, 2**40))}.{kind}"
-    try:
-        if kind == "json":
-            path.write_text("\n".join(map(json.dumps, rows)))
-        else:
-            getattr(table, f"to_{kind}")(path, index=False)
-    except (ValueError, TypeError, OverflowError, UnicodeError):  # no such file can be
-        path.write_bytes(b"")
-        rows = []
-    content = path.read_bytes()
-    broken = draw(damaged(content))
-    return path, rows if broken == content else [], broken
-
-
-@CASES
-def test_datasets(cases, tmp_path, monkeypatch):
-    """What is accepted is prepared as it is: every row, with its own label."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    datasets.disable_progress_bars()
-    save_encoder(tmp_path / "encoder")
-    words = ["--task", "sequence-classification", "--shape", write_shape("bert", tmp_path), "--eval_split", "none"]
-    words += ["--tokenizer", str(tmp_path / "encoder"), "--output_dir", str(tmp_path / "run"), "--hardware", "cpu"]
-    words += ["--max_length", "16", "--truncation", "true", "--preprocessing_workers", "1", "--data_files"]
-
-    def read(example: tuple[Path, list, bytes]) -> object:
-        path, _, content = example
-        path.write_bytes(content)
-        return prepare(parse(None, [*words, f"train={path}"]))
-
-    def check(example: tuple[Path, list, bytes], prepared: object) -> None:
-        _, rows, _ = example
-        assert not rows or len(prepared.train) == len(rows)
-        labels = [row.get("label") for row in rows]
-        if rows and all(isinstance(label, str) and label.isalpha() for label in labels):
-            names = list(prepared.task.classes)
-            assert [names[label] for label in prepared.train["labels"]] == labels
-
-    fuzz(cases, row_files(tmp_path), read, check, str(tmp_path), "label", "text_column")

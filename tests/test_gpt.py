@@ -100,13 +100,6 @@ class TestLeanGPT(TextModelTests):
         for options in ({}, {"cache_implementation": "static", "disable_compile": True}):
             assert torch.equal(model.generate(prompt, max_new_tokens=16, do_sample=False, **options), expected)
 
-    def test_prompt_lookup_is_greedy(self):
-        model = self.generating("lean")
-        prompt = self.ids(1, 4).repeat(1, 3)
-        greedy = {"max_new_tokens": 12, "do_sample": False}
-        expected = model.generate(prompt, **greedy)
-        assert torch.equal(model.generate(prompt, **greedy, prompt_lookup_num_tokens=3), expected)
-
     def test_left_padding(self, shape):
         model = self.generating(shape)
         prompt = self.ids(1, 5)
@@ -224,14 +217,6 @@ class TestChunkedLoss:
         gradients = [[parameter.grad for parameter in model.parameters()] for model in (chunked, whole)]
         torch.testing.assert_close(*gradients, rtol=TOLERANCE, atol=1e-6)
 
-    def test_shifted_labels(self):
-        """As context parallelism gives them."""
-        whole, chunked = self.models(7)
-        batch = self.batch()
-        shifted = torch.roll(batch["labels"], -1, dims=1)
-        loss = chunked(**batch, shift_labels=shifted).loss
-        assert distance(loss, whole(**batch, shift_labels=shifted).loss) < TOLERANCE
-
     def test_all_logits_are_never_held(self):
         """Neither by the forward pass nor for the backward pass."""
         _, chunked = self.models(7)
@@ -244,14 +229,6 @@ class TestChunkedLoss:
         handle.remove()
         assert max(sizes) == 7 and sum(sizes) == 2 * 3 * 17
         assert not [shape for shape in kept if shape[-1:] == (500,)]
-
-    def test_evaluation_and_generation_have_logits(self):
-        whole, chunked = self.models(7)
-        batch = self.batch()
-        assert chunked(input_ids=batch["input_ids"]).logits is not None
-        outputs = chunked.eval()(**batch)
-        assert torch.equal(outputs.logits, whole.eval()(**batch).logits)
-        assert distance(outputs.loss, whole(**batch).loss) < TOLERANCE
 
     def test_what_is_refused(self):
         _, chunked = self.models(4)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from hub_server import LocalHub, reached
-from huggingface_hub import ModelInfo
 from modeling_leaner.training.publishing import push
 from modeling_leaner.training.running import evaluation
 from typer.testing import CliRunner
@@ -52,23 +51,6 @@ def test_names_that_cannot_be_printed_are_not_sent(folder, name):
     with pytest.raises(ValueError, match="a name that cannot be printed") as error:
         push.checked_contents(folder, REPOSITORY)
     assert str(error.value).startswith(str(folder / name))
-
-
-def test_names_that_stay_are_shown_as_they_are(folder, capsys):
-    for name in ("a\x1b[31mb.txt", "a\nb.txt", "a\udcff.txt"):
-        (folder / name).write_bytes(b"")
-    remote = ModelInfo(id=REPOSITORY, siblings=[{"rfilename": "c\x1b[2J.png"}])
-    push.print_plan(folder, REPOSITORY, {}, remote)
-    out = capsys.readouterr().out
-    assert "stays here: a\\nb.txt, a\\x1b[31mb.txt, a\\udcff.txt" in out
-    assert "c\\x1b[2J.png" in out and out.replace("\n", "").isprintable()
-
-
-@pytest.mark.parametrize("name", ["config.json", "README.md", "recipe.yaml"])
-def test_a_binary_text_is_named(folder, name):
-    (folder / name).write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=f"{name}: not a text in UTF-8"):
-        hub_files.contents(folder, REPOSITORY)
 
 
 def test_a_repository_of_a_pickle(tmp_path):

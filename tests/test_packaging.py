@@ -1,13 +1,11 @@
 """What is installed, what travels to the Hub, and what a reader may rely on in every file."""
 
 import ast
-import email
 import importlib.metadata
 import os
 import re
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 from runpy import run_path
@@ -65,17 +63,6 @@ def test_one_version():
     assert newest.group(1) == version
 
 
-def test_one_address():
-    """Cards link to the code where setup.cfg says that it is, or not at all."""
-    import configparser
-
-    from modeling_leaner.training.running.card import PROJECT_URL
-
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    assert config["metadata"].get("url") == PROJECT_URL
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """The wheel's names, and a folder into which it was installed: built from the source archive, as pip does."""
@@ -105,27 +92,6 @@ def test_the_wheel_holds_one_package(installed):
     for room, inside in rooms.items():
         tracked = run(["git", "ls-files", room], ROOT).split()
         assert {f"modeling_leaner/{inside}{name.removeprefix(room + '/')}" for name in tracked} <= set(names)
-
-
-def test_the_source_archive_has_no_tests(installed):
-    """Which could not run there, for they read what is in a clone alone."""
-    _, site = installed
-    (source,) = site.parent.glob("*.tar.gz")
-    with tarfile.open(source) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"setup.cfg", "LICENSE", "docs/package.md", "training/train.py", "modeling_leaner/shapes.py"} <= names
-    assert not [name for name in names if name.startswith("tests")]
-
-
-def test_the_description_has_no_links_into_a_clone(installed):
-    """It is shown where the files beside it are not."""
-    _, site = installed
-    (metadata,) = site.glob("*.dist-info/METADATA")
-    description = email.message_from_string(metadata.read_text(encoding="utf-8")).get_payload()
-    links = re.findall(r"\]\(([^)]*)\)|(?:src|href)\w*=\"([^\"]*)\"|<(\w+:[^>]*)>", description)
-    assert links
-    for link in map("".join, links):
-        assert link.startswith("https://"), link
 
 
 def test_the_wheel_is_used_from_another_folder(installed, tmp_path):

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from common import NO_DROPOUT
-from transformers import AutoModelForSequenceClassification
 
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
@@ -169,12 +168,6 @@ class TestModel:
         recorded = model(**batch(), **options)
         assert (recorded.hidden_states or recorded.attentions)[0].shape[0] == len(LENGTHS)
 
-    def test_nothing_to_gain(self):
-        ids = torch.randint(1, 50, (2, 6))
-        assert rows_seen(model_of(), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}) == 2
-        assert rows_seen(model_of(), {"input_ids": ids}) == 2
-        assert rows_seen(model_of(unpads=False), batch()) == len(LENGTHS)
-
     def test_a_graph_has_one_shape(self):
         inputs = batch()
         model = model_of()
@@ -182,11 +175,6 @@ class TestModel:
         mask = inputs["attention_mask"][..., None]
         exported = torch.export.export(model, (), inputs).module()(**inputs).last_hidden_state
         torch.testing.assert_close(exported * mask, expected, rtol=0, atol=1e-13)
-
-    def test_it_is_saved_and_can_be_turned_on(self, tmp_path):
-        model_of(LeanBERTForSequenceClassification, False).save_pretrained(tmp_path)
-        loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, unpad_inputs=True)
-        assert loaded.config.unpad_inputs and rows_seen(loaded, batch()) == 2
 
 
 class TestHooks:

@@ -39,27 +39,25 @@ Family = Literal["vit", "bert", "gpt"]
 app = typer.Typer(
     cls=CommandGroup,
     add_completion=False,
+    no_args_is_help=True,
     help=HELP,
     context_settings={"token_normalize_func": dashed, "help_option_names": ["--help", "-h"]},
 )
 
 
-def _print_version(value: bool) -> None:
+def print_version(value: bool) -> None:
     if value:
         typer.echo(f"leaner {__version__}")
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@app.callback()
 def main(
-    context: typer.Context,
     version: Annotated[
-        bool, Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool, Option("--version", help="Print the version.", callback=print_version, is_eager=True)
     ] = False,
 ) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(2)
+    pass
 
 
 @app.command(cls=Command)
@@ -165,27 +163,23 @@ def slim(
 
 @app.command(cls=Command)
 def export(
-    kind: Annotated[Literal["onnx", "torch"], Argument(help="An ONNX graph, or a program of torch.export.")],
+    kind: Annotated[Literal["onnx"], Argument(help="An ONNX graph.")],
     source: Trained,
     output: NewFolder,
     int8: Annotated[bool, Option(help="Also write an ONNX file with 8-bit weights.")] = True,
 ) -> None:
-    """Write a model as an ONNX or torch.export graph, and compare both.
+    """Write a model as an ONNX graph, and compare both.
 
     Example: leaner export onnx sentence-transformers/all-MiniLM-L6-v2 minilm-onnx
     """
     with slow_imports():
         from ..exporting import export as export_model
         from ..planning.costs import human_bytes
-    exported = export_model(kind, source, output, int8)
-    for each in exported:
-        parity = each.parity
-        choice = "" if parity.same_choice is None else f", same choice {parity.same_choice:.1%}"
-        differs = f"difference {parity.difference:.1e}, cosine {parity.cosine:.6f}{choice}"
-        typer.echo(f"{output / each.file}: {human_bytes(each.bytes)}, {differs}")
-    path = output / exported[0].file
-    call = f'torch.export.load("{path}").module()' if kind == "torch" else f'onnxruntime.InferenceSession("{path}")'
-    typer.echo(f"Next, in Python: {call}")
+    for each in export_model(source, output, int8):
+        choice = "" if each["same_choice"] is None else f", same choice {each['same_choice']:.1%}"
+        differs = f"difference {each['difference']:.1e}, cosine {each['cosine']:.6f}{choice}"
+        typer.echo(f"{output / each['file']}: {human_bytes(each['bytes'])}, {differs}")
+    typer.echo(f'Next, in Python: onnxruntime.InferenceSession("{output / "onnx/model.onnx"}")')
 
 
 @app.command(cls=Command, rich_help_panel=RESEARCH)

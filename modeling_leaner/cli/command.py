@@ -1,12 +1,10 @@
 """How a command line is read, checked and answered.
 
-An option is given once, as `--two-words` or `--two_words`; a list's option takes all values that follow it. A user's
+Options may be written `--two-words` or `--two_words`; a list's option takes all values that follow it. A user's
 mistake is one line on stderr that names the command, never a traceback; what can be checked without torch is checked
 before it is imported.
 """
 
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -20,7 +18,7 @@ from typer.exceptions import TyperException
 
 from ..names import check_shape, require_source, shape_names
 from ..process import INTERRUPTED, leave_at_once, leave_in_order
-from ..terminal import did_you_mean_path, plain_console, quiet_libraries, visible
+from ..terminal import plain_console, quiet_libraries, visible
 from ..training.reading import split_options
 
 
@@ -46,15 +44,8 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def takes_several(option: TyperOption) -> bool:
-    return option.metavar is not None and option.metavar.endswith("...")
-
-
 class Command(TyperCommand):
-    """A command that refuses an option given twice, of which typer would silently take the last.
-
-    An option whose metavar ends in `...` is given once, with all its values: `--data-files a b`.
-    """
+    """A command whose options with a metavar that ends in `...` take several values: `--data-files a b`."""
 
     def option_of(self, word: str) -> TyperOption | None:
         """The option that a word such as `--head_dim=8` names; None for one that the command does not have."""
@@ -64,39 +55,16 @@ class Command(TyperCommand):
 
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
         first, *groups = split_options(args)
-        self.check_once(context, groups)
-        words = chain(first, *(self.one_each(context, group) for group in groups))
-        return super().parse_args(context, list(words))
+        return super().parse_args(context, list(chain(first, *map(self.one_each, groups))))
 
-    def check_once(self, context: typer.Context, groups: list[list[str]]) -> None:
-        given = set()
-        for group in groups:
-            option = self.option_of(group[0])
-            name = option.opts[0] if option else dashed(group[0].partition("=")[0])
-            if name in given and (option is None or takes_several(option) or not option.multiple):
-                context.fail(f"{name}: given twice on the command line")
-            given.add(name)
-
-    def one_each(self, context: typer.Context, group: list[str]) -> list[str]:
+    def one_each(self, group: list[str]) -> list[str]:
         """An option with its values, as typer reads them: several values as the option again before each of them."""
         option = self.option_of(group[0])
-        if option is None or not takes_several(option) or "=" in group[0]:
+        takes_several = option is not None and option.metavar is not None and option.metavar.endswith("...")
+        if not takes_several or len(group) == 1:
             return group
         name, *values = group
-        if not values:
-            context.fail(f"Option {option.opts[0]!r} requires an argument.")
         return list(chain.from_iterable((name, value) for value in values))
-
-    def invoke(self, context: typer.Context) -> Any:
-        try:
-            return super().invoke(context)
-        except KeyboardInterrupt:
-            output = context.params.get("output")
-            state = ""
-            if isinstance(output, Path):  # a folder or file appears whole or not at all
-                state = f"; {output} is complete" if output.exists() else f"; {output} was not written"
-            print_error(context.info_name, f"interrupted{state}")
-            raise typer.Exit(INTERRUPTED) from None
 
 
 class KeyCommand(Command):
@@ -111,7 +79,6 @@ class KeyCommand(Command):
         if not set(args).isdisjoint(context.help_option_names):
             return super().parse_args(context, context.help_option_names[:1])
         first, *groups = split_options(args)
-        self.check_once(context, groups)
         declared = [group for group in groups if self.option_of(group[0]) is not None]
         super().parse_args(context, list(chain(first, *declared)))
         context.args = []
@@ -144,29 +111,26 @@ def describe(error: ValueError | OSError) -> str:
 class CommandGroup(TyperGroup):
     """The commands of `leaner`. A command raises ValueError or OSError for what a user can put right.
 
-    The exit status is 1 for these, 2 for unknown commands and options and for values of a wrong type.
+    The exit status is 1 for these, 2 for unknown commands and options and for values of a wrong type, 130 for Ctrl-C.
     """
 
     @contextmanager
     def one_line_for_errors(self, context: typer.Context | None = None) -> Iterator[None]:
-        def command() -> str | None:
-            return None if context is None else context.invoked_subcommand
-
         try:
             yield
-        except TyperException as error:
-            print_error(command(), error.format_message())
-            raise typer.Exit(error.exit_code) from error
         except BrokenPipeError:  # nobody reads any more: typer ends quietly
             raise
-        except (ValueError, OSError) as error:
-            print_error(command(), describe(error))
-            try:
-                sys.stdout.flush()
-            except OSError:  # a full disk: else Python tries again as it exits, and ends with 120
-                with open(os.devnull, "w") as nowhere:
-                    os.dup2(nowhere.fileno(), sys.stdout.fileno())
-            raise typer.Exit(1) from error
+        except (TyperException, ValueError, OSError, KeyboardInterrupt) as error:
+            status, message = 1, "interrupted"
+            if isinstance(error, TyperException):
+                status, message = error.exit_code, error.format_message()
+            elif isinstance(error, KeyboardInterrupt):
+                status = INTERRUPTED
+            else:
+                message = describe(error)
+            if message:  # none where typer has printed the help
+                print_error(context and context.invoked_subcommand, message)
+            raise typer.Exit(status) from error
 
     def make_context(self, *args: Any, **extra: Any) -> typer.Context:
         with self.one_line_for_errors():
@@ -174,9 +138,7 @@ class CommandGroup(TyperGroup):
 
     def invoke(self, context: typer.Context) -> Any:
         with self.one_line_for_errors(context):
-            result = super().invoke(context)
-            sys.stdout.flush()  # while a full disk can still be reported
-            return result
+            return super().invoke(context)
 
 
 # Checks, as callbacks of options: each returns the value or raises ValueError
@@ -199,34 +161,10 @@ def named(model: str | None) -> str | None:
 def trained(models: str | list[str] | None) -> str | list[str] | None:
     """Models with weights: a folder or a Hub id each."""
     for model in [models] if isinstance(models, str) else models or []:
-        expected = "expected a run folder, a published folder or a Hub id"
         if model in shape_names():
-            raise ValueError(f"{model}: a named shape, which has no weights; {expected}")
-        if Path(model).is_file() and not model.endswith(".onnx"):
-            raise ValueError(f"{model}: a file; {expected}")
+            raise ValueError(f"{model}: a named shape, which has no weights; expected a folder or a Hub id")
         require_source(model)
     return models
-
-
-def existing(folders: list[Path] | Path | None) -> list[Path] | Path | None:
-    for folder in [folders] if isinstance(folders, Path) else folders or []:
-        if folder.is_file():
-            raise ValueError(f"{folder}: a file, expected a folder")
-        if not folder.is_dir():
-            raise ValueError(f"{folder}: no such folder{did_you_mean_path(folder)}")
-    return folders
-
-
-def grid_file(path: Path) -> Path:
-    """A grid file that can be read, each of its keys known."""
-    if not path.exists():
-        raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
-    if path.is_dir():
-        raise ValueError(f"{path}: expected a grid file, got a folder")
-    from ..training.experiments.grid import load_grid  # takes a tenth of a second
-
-    load_grid(path)
-    return path
 
 
 def layer_numbers(parameter: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:

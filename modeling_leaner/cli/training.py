@@ -23,8 +23,6 @@ from .command import (
     Json,
     KeyCommand,
     License,
-    existing,
-    grid_file,
     named,
     new_path,
     print_error,
@@ -46,12 +44,6 @@ BENCH_BATCH = [8]
 commands = typer.Typer()
 
 
-Dataset = Annotated[str | None, Option(help="Built-in data, or a Hub id.")]
-Split = Annotated[str, Option(help="Split of the data.")]
-TextColumn = Annotated[
-    str | None, Option(help="Column of the texts.", show_default="text, sentence, question ... or the only one")
-]
-MaxRows = Annotated[int | None, Option(min=1, help="Read only the first rows.")]
 Threads = Annotated[int | None, Option(min=1, help="PyTorch threads.", show_default="PyTorch's choice")]
 Sizes = Annotated[
     list[int] | None,
@@ -167,12 +159,14 @@ def tokenizer(
     family: Annotated[Literal["bert", "gpt"], Option(help="Whose special tokens.")] = "bert",
     vocab_size: Annotated[int, Option(min=1, help="Maximum tokens, special tokens included.")] = 8192,
     max_length: Annotated[int, Option(min=1, help="Tokens of the longest input.")] = 512,
-    dataset: Dataset = None,
+    dataset: Annotated[str | None, Option(help="Built-in data, or a Hub id.")] = None,
     dataset_config: Annotated[str | None, Option(help="Configuration of a Hub dataset.")] = None,
     data_files: DataFiles = None,
-    split: Split = "train",
-    text_column: TextColumn = None,
-    max_rows: MaxRows = None,
+    split: Annotated[str, Option(help="Split of the data.")] = "train",
+    text_column: Annotated[
+        str | None, Option(help="Column of the texts.", show_default="text, sentence, question ... or the only one")
+    ] = None,
+    max_rows: Annotated[int | None, Option(min=1, help="Read only the first rows.")] = None,
     streaming: Annotated[bool, Option("--streaming", help="Read without preparing a copy on disk.")] = False,
 ) -> None:
     """Train a tokenizer on a column of text.
@@ -187,37 +181,27 @@ def tokenizer(
     typer.echo(f"Next: leaner train RECIPE --shape {family}/nano --tokenizer {output_dir}")
 
 
-@commands.command(cls=Command, rich_help_panel=RESEARCH)
+@commands.command(cls=Command, hidden=True)
 def sentences(
-    output: Annotated[
-        Path,
-        Argument(metavar="FILE.parquet", help="File to write; it must not exist.", callback=new_path),
-    ],
-    dataset: Dataset = None,
+    output: Annotated[Path, Argument(metavar="FILE.parquet", help="File to write.", callback=new_path)],
     data_files: DataFiles = None,
-    split: Split = "train",
-    text_column: TextColumn = None,
-    max_rows: MaxRows = None,
     leave_out: Annotated[
-        list[str] | None,
-        Option(help="Texts that are tested on: a file, or a Hub dataset as ID:CONFIGURATION:SPLIT."),
+        list[str] | None, Option(help="Texts that are tested on: a file, or a Hub dataset as ID:CONFIGURATION:SPLIT.")
     ] = None,
 ) -> None:
-    """Write the sentences of texts as a file to train encoders on.
+    """Write the sentences of texts as a file to train encoders on, without those that share 8 words with a test.
 
     Example: leaner sentences sentences.parquet --data articles.txt --leave-out test.csv
-
-    --leave-out drops sentences that share 8 words in a row with a test.
     """
     with slow_imports():
         from ..training.data.sources import TextSource, write_sentences
-    write_sentences(output, TextSource(dataset, None, data_files, split, text_column, max_rows), leave_out or [])
+    write_sentences(output, TextSource(None, None, data_files, "train", None, None), leave_out or [])
     typer.echo(f"Next: leaner slim MODEL OUT --speedup 2 --data {output}")
 
 
 @commands.command(cls=Command, rich_help_panel=RESEARCH)
 def sweep(
-    grid: Annotated[Path, Argument(metavar="GRID.yaml", help="The grid file.", callback=grid_file)],
+    grid: Annotated[Path, Argument(metavar="GRID.yaml", help="The grid file.", exists=True, dir_okay=False)],
     jobs: Annotated[int, Option(min=1, help="Runs at the same time; they share the machine's cores.")] = 1,
     data_files: DataFiles = None,
     output_dir: Annotated[
@@ -231,8 +215,10 @@ def sweep(
 
     Example: leaner sweep my-grid.yaml --jobs 2
     """
+    from ..training.experiments.grid import load_grid  # takes a tenth of a second
+
+    publishes = load_grid(grid).publish
     with slow_imports():
-        from ..training.experiments.grid import load_grid
         from ..training.experiments.sweep import sweep as run_grid
     try:
         finished = run_grid(grid, jobs, data_files or [], output_dir, summary, engine)
@@ -241,7 +227,7 @@ def sweep(
         raise typer.Exit(INTERRUPTED) from None
     if not finished:
         raise typer.Exit(1)
-    if load_grid(grid).publish:
+    if publishes:
         typer.echo(f"Next: leaner publish {grid}", err=True)
 
 
@@ -291,10 +277,9 @@ def bench(
     if models and models[0].endswith((".yaml", ".yml")):
         if len(models) > 1:
             context.fail("expected one grid file, or models")
-        grid = grid_file(Path(models[0]))
         with slow_imports():
             from ..training.experiments.timings import time_grid
-        time_grid(grid, rounds)
+        time_grid(Path(models[0]), rounds)
         return
     for shape in [*shapes, *(models or [])]:
         check_shape(shape)
@@ -328,6 +313,7 @@ def publish(
         Path | None,
         Argument(
             metavar="GRID.yaml|RUN",
+            exists=True,
             help="Grid file, or a run that taught an encoder from its parent.",
             show_default="renew every published folder",
         ),
@@ -349,8 +335,6 @@ def publish(
     if source is None and (data_files or replace or license):
         context.fail("--data-files, --replace and --license need a grid file or a run")
     if source is None or source.suffix in (".yaml", ".yml"):
-        if source is not None:
-            grid_file(source)
         with slow_imports():
             from ..training.publishing.publish import publish_all
         publish_all(source, data_files or [], replace, license)
@@ -358,7 +342,6 @@ def publish(
         return
     if name is None or parent is None:
         context.fail("a run needs --name and --parent")
-    existing(source)
     if base_model is None and Path(parent).exists():
         raise ValueError(f"--base-model: expected the Hub id of {parent}, for the card")
     base_model = base_model or parent
@@ -377,7 +360,7 @@ def publish(
 def verify(
     folders: Annotated[
         list[Path] | None,
-        Argument(help="Published folders.", show_default="all", callback=existing),
+        Argument(help="Published folders.", show_default="all", exists=True, file_okay=False),
     ] = None,
     data_files: Annotated[
         list[str] | None,
@@ -398,7 +381,9 @@ def verify(
 @commands.command(cls=Command)
 def push(
     context: typer.Context,
-    folder: Annotated[Path | None, Argument(help="A model, such as a run or slim's OUT.", callback=existing)] = None,
+    folder: Annotated[
+        Path | None, Argument(help="A model, such as a run or slim's OUT.", exists=True, file_okay=False)
+    ] = None,
     repository: Annotated[str | None, Argument(metavar="OWNER/NAME", help="Repository on the Hub.")] = None,
     every: Annotated[str | None, Option("--all", metavar="OWNER", help="Every folder of model_cards/.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only list what would change.")] = False,

@@ -102,7 +102,7 @@ def publish_encoder(
         shape = write_model(folder, origin, others)
         exported = Path(scratch, "parent"), Path(scratch, "own")
         for source, output in zip((origin.parent, str(folder)), exported):
-            exporting.export("onnx", source, output)
+            exporting.export(source, output)
         int8 = folder / exporting.ONNX_INT8_FILE
         int8.parent.mkdir()
         shutil.move(exported[1] / exporting.ONNX_INT8_FILE, int8)

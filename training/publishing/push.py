@@ -18,7 +18,6 @@ from modeling_leaner.hub import (
     deleted,
     hub_errors,
     remote_of,
-    staying,
 )
 from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.terminal import quiet_libraries, visible
@@ -127,8 +126,8 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     return files
 
 
-def print_plan(folder: Path, title: str, files: Contents, remote: ModelInfo | None) -> None:
-    """Prints the title, every file with its size and what happens to it, and what stays here."""
+def print_plan(title: str, files: Contents, remote: ModelInfo | None) -> None:
+    """Prints the title, every file with its size and what happens to it."""
     print(title)
     there = {file.rfilename for file in remote.siblings} if remote is not None else set()
     for name, content in sorted(files.items()):
@@ -137,9 +136,6 @@ def print_plan(folder: Path, title: str, files: Contents, remote: ModelInfo | No
         print(f"  {visible(name):<32} {size / 1e6:>10.3f} MB  {fate}")
     for name in deleted(files, remote) if remote is not None else []:
         print(f"  {visible(name):<32} {'':>13}  deleted")
-    kept = staying(folder)
-    if kept:
-        print(f"  stays here: {', '.join(map(visible, kept))}")
 
 
 def push(
@@ -166,7 +162,7 @@ def push(
     if private and remote is not None and not remote.private:
         raise ValueError(f"--private: {repository} is there already, and public; nothing was sent")
     where = f"now at {remote.sha[:12]}" if remote is not None else "a new repository"
-    print_plan(folder, f"{folder} → {repository} ({where})", files, remote)
+    print_plan(f"{folder} → {repository} ({where})", files, remote)
     if dry_run:
         print("  dry run: nothing was sent")
         return
