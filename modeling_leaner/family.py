@@ -30,14 +30,13 @@ from .modeling_lean_vit import LeanViTBackbone, LeanViTForImageClassification, L
 
 @dataclass(frozen=True)
 class Modality:
-    """What a family reads: the `unit` by which its costs are stated, and the settings by which its data differ."""
+    """What a family reads: the `unit` by which its costs are stated."""
 
     unit: str
-    inputs: tuple[str, ...]
 
 
-IMAGES = Modality(unit="image", inputs=("image_size", "patch_size"))
-TEXT = Modality(unit="token", inputs=("length", "vocab_size"))
+IMAGES = Modality("image")
+TEXT = Modality("token")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +14,6 @@ from safetensors import SafetensorError
 
 
 MOST_BYTES = 100_000_000  # of a JSON file; the largest tokenizers have a third of it
-
-
-def free_path(flag: str, path: Path) -> Path:
-    """Return the path if a new file can be written there. Raises ValueError, naming the flag, if not."""
-    try:
-        if path.exists() or path.is_symlink():
-            raise ValueError(f"{flag}: {path} exists already; expected a new name")
-        with tempfile.TemporaryFile(dir=path.parent):
-            return path
-    except OSError as error:
-        raise ValueError(f"{flag}: {path} cannot be written ({error.strerror})") from error
-
-
-def write_new(flag: str, path: Path, content: bytes) -> None:
-    """Write a whole file or none, and never over another. Raises ValueError, naming the flag."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        path.open("x").close()  # takes the name; then the content arrives at once
-        try:
-            os.replace(temporary, path)
-        except BaseException:  # also if it is interrupted
-            path.unlink()
-            raise
-    except FileExistsError:
-        raise ValueError(f"{flag}: {path} exists already; expected a new name") from None
-    except OSError as error:
-        raise ValueError(f"{flag}: {path} cannot be written ({error.strerror})") from error
-    finally:
-        with suppress(OSError):  # its name may be too long to exist
-            temporary.unlink()
 
 
 @contextmanager

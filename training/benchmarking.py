@@ -30,7 +30,7 @@ from transformers.modeling_outputs import ImageClassifierOutput
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import RELATIVES, from_lean_config
 from modeling_leaner.family import IMAGES
-from modeling_leaner.files import free_path, write_new
+from modeling_leaner.files import write_bytes
 from modeling_leaner.models import quartiles, seconds_of, take_turns
 from modeling_leaner.planning.costs import StepSetting, scored_rows, training_flops
 from modeling_leaner.shapes import load_config, modality_of
@@ -403,8 +403,6 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
     Raises:
         ValueError: no such shape or device; the CSV file is there already; nothing ran at all.
     """
-    if options.csv is not None:
-        free_path("--csv", options.csv)
     device = device_of(options.device, "--device gpu")
     has_units = options.device == "gpu" or not BFLOAT16_UNITS.isdisjoint(processor_flags())
     options.dtypes = options.dtypes or ["float32", "bfloat16"][: 1 + has_units]
@@ -439,7 +437,7 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
     table["matrix_product_share"] = table["flops"].astype(float) / (table["milliseconds"].astype(float) / 1e3) / rate
     table = table.astype(dict.fromkeys(["rounds", "peak_memory_bytes", "parameters", "flops"], "Int64"))
     if options.csv is not None:
-        write_new("--csv", options.csv, (provenance(rates, means) + table.to_csv(index=False)).encode())
+        write_bytes(options.csv, (provenance(rates, means) + table.to_csv(index=False)).encode())
     if table["milliseconds"].isna().all():
         raise ValueError(f"none of the {len(table)} cells can run: {cells[0]['note']}")
     return table
@@ -562,12 +560,6 @@ class Bench:
 def time_each(benches: Sequence[Bench], call: Callable[[Bench], None], rounds: int) -> np.ndarray:
     """Seconds of a call on each bench: (benches, rounds)."""
     return take_turns([partial(seconds_of, partial(call, bench)) for bench in benches], rounds)
-
-
-def latencies(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[float]:
-    """Median seconds of one item's forward pass, by shape."""
-    benches = [Bench(config, setting) for config in configs]
-    return np.median(time_each(benches, Bench.infer_one, rounds), axis=1).tolist()
 
 
 def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[dict[str, float]]:

@@ -2,7 +2,7 @@
 
 A trained model with a recipe.yaml beside it reads rows as its recipe describes, by default its own held-out ones.
 Images given as data are read without labels, texts without a recipe from a column. A named shape gets new weights,
-and may read random rows.
+and reads random rows.
 """
 
 import json
@@ -23,7 +23,7 @@ from ..slimming.operations import SlimError
 from ..terminal import plain_console, progress_bar
 from ..training.data.sources import BUILT_IN, decoded_image, describe, place_in_file
 from ..training.running.evaluation import prepare_evaluation, saved_recipe
-from ..training.running.loading import has_weights, load_image_processor
+from ..training.running.loading import has_weights
 from ..training.slim import rows_with_content
 from ..training.tasks.base import first_inputs
 
@@ -84,14 +84,11 @@ def trained_model(source: str, data: list[str], column: str | None, count: int) 
 
 
 def new_model(source: str, data: list[str], column: str | None, count: int) -> tuple[PreTrainedModel, Inputs]:
+    if data:
+        raise ValueError(f"--data: {source} has no weights; it reads random rows")
     config = load_config(source)
     set_seed(1)
-    model = AutoModel.from_config(config)
-    if not data:
-        return model, random_inputs(config, count)
-    if modality_of(config) is not IMAGES:
-        raise ValueError(f"--data: {source} has no tokenizer to read texts; without --data, tokens are random")
-    return model, column_inputs(data, column, count, model, load_image_processor(source, config))
+    return AutoModel.from_config(config), random_inputs(config, count)
 
 
 def random_inputs(config: LeanConfig, count: int) -> Inputs:

@@ -336,20 +336,3 @@ def advise(config: LeanConfig, length: int | None = None, start: LeanConfig | No
     """What every source says of a shape at `length` tokens (None: the longest), in place of `start`."""
     case = Case(config, length or config.default_length, start)
     return {name: source.judge(case) for name, source in SOURCES.items()}
-
-
-# Kernels and servers by the head sizes they take, as their code and documentation list them. One that pads a head to
-# the next size it has counts as taking it, and costs the padding.
-FLASH = "FlashAttention-2 (SDPA's, too)"
-KERNELS: dict[str, Callable[[int], bool]] = {
-    "any CPU kernel": lambda size: True,
-    FLASH: lambda size: size % 8 == 0 and size <= 256,
-    "compiled flex attention": lambda size: size >= 16,
-    "vLLM 0.10": lambda size: size in (32, 64, 96, 128, 160, 192, 224, 256),
-    "FlashInfer": lambda size: size in (64, 128, 256),
-}
-
-
-def kernels_for(head_dim: int) -> dict[str, bool]:
-    """Which attention kernels and servers take a head size."""
-    return {name: takes(head_dim) for name, takes in KERNELS.items()}

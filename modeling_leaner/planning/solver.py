@@ -14,7 +14,7 @@ from ..family import IMAGES
 from ..files import read_json
 from ..names import shapes_folder
 from ..shapes import family_of, heads_of, load_shape, modality_of
-from .advice import FLASH, Verdict, advise, kernels_for
+from .advice import Verdict, advise
 from .costs import SIZE, StepSetting, TrainingMemory, human, training_flops, training_memory
 
 
@@ -122,7 +122,7 @@ def check_dials(dials: Dials, base: LeanConfig) -> None:
     for name, value in dials.items():
         if not 1 <= value <= LIMITS[name]:
             raise ValueError(f"--{name.replace('_', '-')} {value}: expected 1 to {LIMITS[name]}")
-    if "head_dim" in dials and not kernels_for(dials["head_dim"])[FLASH]:
+    if dials.get("head_dim", 8) % 8:
         raise ValueError(f"--head-dim {dials['head_dim']}: no fused attention kernel takes it; expected 8, 16, … 256")
     if dials.get("heads", 0) % head_multiple(base):
         raise ValueError(f"--heads {dials['heads']}: expected a multiple of the {head_multiple(base)} key-value heads")

@@ -10,7 +10,7 @@ from ..configuration_leaner import LeanConfig
 from ..family import IMAGES
 from ..shapes import family_of, modality_of
 from ..terminal import plain_console
-from .advice import OPPOSES, REFUTATION, SOURCES, kernels_for
+from .advice import OPPOSES, REFUTATION, SOURCES
 from .costs import StepSetting, human, human_bytes, human_count, training_flops
 from .solver import Candidate
 
@@ -158,5 +158,4 @@ def plan_document(
             name: {"title": each.title, "reference": each.reference, "optimises": each.optimises, "valid": each.valid}
             for name, each in SOURCES.items()
         },
-        "kernels": {size: kernels_for(size) for size in sorted({each.config.head_dim for each in shown})},
     }
