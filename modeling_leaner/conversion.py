@@ -8,15 +8,14 @@ One tensor is dropped: the second output bias of an untied BertForMaskedLM, whic
 import copy
 import functools
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
 import transformers
-from huggingface_hub.errors import HFValidationError, StrictDataclassError
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
@@ -25,7 +24,7 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
-from .files import whole_folder
+from .files import naming, whole_folder
 from .hub import (
     check_vocabulary,
     copy_into,
@@ -173,6 +172,9 @@ GPT = Relative(
     fused="c_attn",
 )
 RELATIVES = (VIT, BERT, GPT)
+# What files that are damaged, or that another program wrote, make transformers raise.
+READING = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, SafetensorError, StrictDataclassError)
+READING += (TypeError, ValueError)
 STORED_FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 
 
@@ -300,7 +302,7 @@ def _from_lean(relative: Relative, state: dict[str, torch.Tensor], target: Itera
 def load_lean(source: str | Path, ignore: Iterable[str] = ()) -> PreTrainedModel:
     """The model of a folder or Hub id as one of ours: ours as it is, ViT, BERT and GPT-2 converted.
 
-    Raises ConversionError and OSError as `convert_checkpoint` does.
+    Raises ValueError as `convert_checkpoint` does.
     """
     model = _load_strictly(str(source), list(ignore))
     return model if isinstance(model.config, LeanConfig) else convert(model)
@@ -313,10 +315,10 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
     it. `output` must not exist; it appears whole or not at all.
 
     Raises:
-        ConversionError: no exact relative, or tensors that are missing, unexpected, of another shape, of integers, or
-            not finite; each is named.
+        ValueError: no exact relative; tensors that are missing, unexpected, of another shape, of integers, or not
+            finite, each named; a file that cannot be read.
         FileExistsError: `output` exists.
-        OSError: a file cannot be read or written.
+        OSError: it cannot be written.
     """
     source = str(source)
     output = Path(output)
@@ -332,35 +334,12 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
     return converted
 
 
-@contextmanager
-def _naming(source: str) -> Iterator[None]:
-    """Turns what a missing or wrong file raises, nearly anything, into an OSError or ConversionError that names it.
-
-    Only around what reads files: the same error elsewhere is a bug.
-    """
-
-    def named(error: Exception) -> str:
-        message = " ".join(str(error).split())
-        return message if source in message else f"{source}: {message}"
-
-    try:
-        yield
-    except SafetensorError as error:
-        raise OSError(f"{source}: damaged or not safetensors ({error}); expected {WEIGHTS}") from error
-    except (OSError, HFValidationError) as error:
-        raise OSError(named(error)) from error
-    except (ConversionError, RuntimeError, StrictDataclassError) as error:
-        raise ConversionError(named(error)) from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ConversionError(f"{source}: cannot be loaded: {' '.join(str(error).split())}") from error
-
-
 def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
     """The model of a folder or Hub id, whose tensors must be exactly those of its architecture, and finite.
 
-    Raises OSError or ConversionError, naming source and tensor, where they are not.
+    Raises ValueError, naming source and tensor, where they are not.
     """
-    with _naming(source):
+    with naming(source, READING):
         folder = find_folder(source)
         refuse_pickles(source)
         document, _ = PreTrainedConfig.get_config_dict(source)

@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from .terminal import did_you_mean, did_you_mean_path
+from .terminal import did_you_mean
 
 
 HUB_TIMEOUT = 5  # seconds for the Hub to answer; its clients alone wait half a minute
@@ -86,7 +86,7 @@ def check_shape(source: str) -> None:
     if source.split("/")[0] in FAMILY_NAMES:
         shape_path(source)
     if path.suffix == ".json":
-        raise ValueError(f"no file {source}{did_you_mean_path(path)}")
+        raise ValueError(f"no file {source}")
 
 
 def reason_of(error: BaseException | None) -> str:
@@ -128,7 +128,7 @@ def require_source(source: str, names: Sequence[str] = ()) -> None:
     if path.exists():
         return
     if path.is_absolute() or source.startswith((".", "~")) or len(path.parts) > 2:
-        raise ValueError(f"{source}: no such file or folder{did_you_mean_path(path)}")
+        raise ValueError(f"{source}: no such file or folder")
     try:
         if not isinstance(try_to_load_from_cache(source, "config.json"), str):
             HfApi().model_info(source, timeout=HUB_TIMEOUT)
@@ -136,5 +136,5 @@ def require_source(source: str, names: Sequence[str] = ()) -> None:
         if isinstance(error, HfHubHTTPError) and not isinstance(error, RepositoryNotFoundError):
             return  # the Hub is there, and busy or guarded: loading says more
         kinds = "named shape, file or folder" if names else "file or folder"
-        hint = did_you_mean(source, names) or did_you_mean_path(path)
+        hint = did_you_mean(source, names)
         raise ValueError(f"{source}: no such {kinds}; as a Hub id: {reason_of(error)}{hint}") from error

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -34,16 +33,6 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     by_lower_case = {choice.lower(): choice for choice in choices}
     matches = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.5)
     return f"; did you mean {by_lower_case[matches[0]]}?" if matches else ""
-
-
-def did_you_mean_path(path: Path) -> str:
-    """The end of a message about a path that does not exist, with the file beside it that is spelt most alike."""
-    try:
-        by_stem = {sibling.stem: sibling for sibling in path.parent.iterdir() if not sibling.name.startswith(".")}
-    except (OSError, ValueError):
-        return ""
-    stems = get_close_matches(path.stem, by_stem, n=1)  # without the suffix, which makes no two names alike
-    return f"; did you mean {by_stem[stems[0]]}?" if stems else ""
 
 
 def no_progress(items: list, title: str) -> Iterable:

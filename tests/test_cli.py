@@ -124,7 +124,7 @@ class TestStart:
             ("bench --modes eager compiled", 2, "leaner bench: Invalid value for '--modes': "),
             ("sweep misspelt.yaml --data_files --summary", 2, "Option '--data-files' requires an argument."),
             ("train sst2 --shape bert/nano sst2", 2, "leaner train: Got unexpected extra argument(s) (sst2)"),
-            ("push thre someone/model", 2, "leaner push: Invalid value for '[FOLDER]': directory 'thre' does not"),
+            ("push thre someone/model", 2, "leaner push: Invalid value for 'folder': dir 'thre' does not"),
             ("evaluate vit/nano --dataset digit", 1, "leaner evaluate: vit/nano: a named shape"),
             ("convert nowhere out", 1, "leaner convert: nowhere: no such file or folder"),
             ("convert ./there there", 1, "leaner convert: there exists already"),
@@ -487,8 +487,6 @@ class TestHub:
                 names.require_source(source)
         (tmp_path / "model" / "one").mkdir(parents=True)
         names.require_source(str(tmp_path / "model" / "one"))
-        with pytest.raises(ValueError, match="did you mean .*/model/one"):
-            names.require_source(str(tmp_path / "model" / "oen"))
 
 
 def fails_with(kind):

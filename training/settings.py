@@ -22,7 +22,7 @@ import torch
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
-from modeling_leaner.terminal import did_you_mean, did_you_mean_path
+from modeling_leaner.terminal import did_you_mean
 
 from .reading import given_options, read_recipe
 
@@ -306,7 +306,7 @@ def check_data_files(files: Iterable[str]) -> None:
     """Raises ValueError for a path that is not there, with the nearest; patterns and addresses are not looked up."""
     for name in files:
         if not Path(name).exists() and not any(character in name for character in "*?[") and "://" not in name:
-            raise ValueError(f"data_files: {name}: no such file or folder{did_you_mean_path(Path(name))}")
+            raise ValueError(f"data_files: {name}: no such file or folder")
 
 
 OTHER_NAMES = {  # what other tools, or older transformers, call it

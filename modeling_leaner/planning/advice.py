@@ -11,8 +11,7 @@ from math import exp, inf, log
 from scipy.optimize import brentq
 
 from ..configuration_leaner import LeanConfig
-from ..family import IMAGES
-from ..shapes import family_of, modality_of
+from ..shapes import family_of
 
 
 FAVOURS = "in favour"
@@ -35,10 +34,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """A shape under question; `length` in tokens, `start` the shape it would replace, if any."""
+    """A shape under question; `start` is the shape it would replace, if any."""
 
     config: LeanConfig
-    length: int
     start: LeanConfig | None = None
 
     @property
@@ -105,17 +103,6 @@ def fit_measured(case: Case) -> bool:
     return size_is_in and low <= case.layers <= high and is_gpt(case)
 
 
-def rank_ratio(case: Case) -> float:
-    """The width over the highest rank of the input: entries of the vocabulary, or values of a patch.
-
-    The source speaks of vocabularies; a patch's values as its rank are this project's reading.
-    """
-    config = case.config
-    if modality_of(config) is IMAGES:
-        return case.width / (config.num_channels * config.patch_shape[0] * config.patch_shape[1])
-    return case.width / config.vocab_size
-
-
 # Lean (arXiv 2505.20802): layers and heads before and after, as printed. The other rows (XCiT-M, TNT-B, GPT-2) do not
 # agree with their own parameter counts. The GPT row is this project's own, and its change of the loss in nats.
 LEAN_ROWS = {"vit": ((24, 12), (16, 24)), "bert": ((16, 10), (12, 24)), "gpt": ((8, 4), (3, 6))}
@@ -154,14 +141,6 @@ def lean_measured(case: Case) -> bool:
         for each in (case.config, start)
     ]
     return kept[0] == kept[1] and case.size < start.count_parameters().total
-
-
-MOBILE_SHAPES = {125e6: 30, 350e6: 32}  # parameters, layers
-
-
-def mobile_margin(case: Case) -> float:
-    """Layers more than the published shape of the nearest size has."""
-    return case.layers - MOBILE_SHAPES[min(MOBILE_SHAPES, key=lambda size: abs(log(case.size / size)))]
 
 
 def sovit_shape(parameters: float) -> dict[str, float]:
@@ -249,24 +228,6 @@ SOURCES = {
         optimum=True,
         measured=fit_measured,
     ),
-    "rank": Source(
-        title="Wies 2021",
-        reference="2105.03928",
-        optimises="expressiveness per parameter",
-        valid="width at most the vocabulary",
-        formula=rank_ratio,
-        high=1,
-        measured=lambda case: modality_of(case.config) is not IMAGES,
-    ),
-    "low-rank": Source(
-        title="Low-Rank 2020",
-        reference="2002.07028",
-        optimises="every attention matrix can be formed",
-        valid="head size at least the length; one head, not causal",
-        formula=lambda case: case.config.head_dim / case.length,
-        low=1,
-        measured=lambda case: not is_gpt(case),
-    ),
     "lean": Source(
         title="Lean 2025",
         reference="2505.20802",
@@ -286,28 +247,6 @@ SOURCES = {
         high=722,  # of two shapes of one size within 3 % in loss, 1600 / 48 and 4288 / 6
         objects=False,
         measured=is_gpt,
-    ),
-    "narrow": Source(
-        title="DeepNarrow 2021",
-        reference="2109.10686",
-        optimises="fine-tuned quality",
-        valid="32 to 36 layers; T5",
-        formula=lambda case: case.layers - min(max(case.layers, 32), 36),
-        low=0,
-        high=0,
-        optimum=True,
-        measured=lambda case: False,  # no family here is T5
-    ),
-    "mobile": Source(
-        title="MobileLLM 2024",
-        reference="2402.14905",
-        optimises="zero-shot accuracy",
-        valid="30 layers at 125M, 32 at 350M, ± 2",
-        formula=mobile_margin,
-        low=-2,
-        high=2,
-        optimum=True,
-        measured=lambda case: is_gpt(case) and within(case.size, *MOBILE_SHAPES),
     ),
     "sovit": Source(
         title="SoViT 2023",
@@ -332,7 +271,6 @@ SOURCES = {
 }
 
 
-def advise(config: LeanConfig, length: int | None = None, start: LeanConfig | None = None) -> dict[str, Verdict]:
-    """What every source says of a shape at `length` tokens (None: the longest), in place of `start`."""
-    case = Case(config, length or config.default_length, start)
-    return {name: source.judge(case) for name, source in SOURCES.items()}
+def advise(config: LeanConfig, start: LeanConfig | None = None) -> dict[str, Verdict]:
+    """What every source says of a shape, in place of `start`."""
+    return {name: source.judge(Case(config, start)) for name, source in SOURCES.items()}

@@ -225,7 +225,7 @@ def cost_of(config: LeanConfig, length: int | None = None, start: LeanConfig | N
         over_start = (parameters.total / start.count_parameters().total, flops_per_unit(config, flops) / start_flops)
     memory = training_memory(config, StepSetting(length=length))
     cache = config.kv_bytes_per_token(SIZE)
-    return Candidate(config, parameters, flops, memory, cache, advise(config, length, start), *over_start)
+    return Candidate(config, parameters, flops, memory, cache, advise(config, start), *over_start)
 
 
 # Solving one dial
