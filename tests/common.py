@@ -108,16 +108,6 @@ class ModelTests:
         loss, gradients = loss_and_gradients(model, self.inputs(head))
         assert torch.isfinite(loss) and gradients.keys() == dict(model.named_parameters()).keys()
 
-    def test_a_configuration_without_return_dict_gives_tuples(self, head: str):
-        model = self.build(next(iter(self.shapes)), self.heads[head])
-        inputs = self.inputs(head)
-        named = model(**inputs)
-        model.config.return_dict = False
-        given = model(**inputs)
-        assert type(given) is tuple and len(given) == len(named.to_tuple())
-        assert torch.equal(given[0], named.to_tuple()[0])
-        assert type(model(**inputs, return_dict=True)) is type(named)
-
     def test_saved_and_loaded_is_the_same(self, shape: str, head: str, tmp_path: Path):
         model = self.build(shape, self.heads[head])
         model.save_pretrained(tmp_path)

@@ -227,19 +227,6 @@ import pickle
 assert pickle.loads(pickle.dumps(LeanBERTConfig(num_hidden_layers=1))).num_hidden_layers == 1
 assert pickle.loads({pickled!r}).num_hidden_layers == 2
 """
-WORKER = """
-import multiprocessing
-
-def load(folder):
-    from transformers import AutoModelForCausalLM
-    import modeling_leaner
-    return AutoModelForCausalLM.from_pretrained(folder).config.model_type
-
-if __name__ == "__main__":
-    import modeling_leaner
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.map(load, [{folder!r}])[0])
-"""
 
 
 class TestRegistration:
@@ -264,16 +251,6 @@ class TestRegistration:
     def test_importing_the_package_registers(self, folder, tmp_path):
         pickled = pickle.dumps(modeling_leaner.LeanGPTConfig(num_hidden_layers=2))
         self.python("-c", REGISTERED.format(folder=folder, pickled=pickled), cwd=tmp_path)
-
-    @pytest.mark.full
-    def test_a_script_of_the_same_name_and_its_workers(self, folder, tmp_path):
-        (tmp_path / "leaner").write_text(WORKER.format(folder=folder))
-        assert self.python(tmp_path / "leaner", cwd=tmp_path) == "lean_gpt\n"
-
-    @pytest.mark.full
-    def test_the_script_knows_the_family(self, watched, folder):
-        returned, output, _ = watched("plan", "--like", folder, "--layers", 2, "--json")
-        assert returned == 0 and json.loads(output)["start"]["width"] == 16, output
 
     @pytest.mark.full
     def test_the_script_converts(self, watched, folder):

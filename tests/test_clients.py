@@ -1,7 +1,7 @@
 """What other libraries do with the models, each compared with the model itself.
 
 A test is skipped only where its library is absent: `make test-clients` installs them all, at the versions of
-constraints.txt. torch.export and ONNX are in test_export.py; compilation, static caches and continuous batching in the
+constraints.txt. ONNX is in test_export.py; compilation, static caches and continuous batching in the
 families' tests; two processes in test_parallel.py and test_processes.py.
 """
 

@@ -72,7 +72,6 @@ TAMPERINGS = [
     (write(".evil.py", EVIL), ".evil.py: not a file of a published folder"),
     (write("modeling_lean_gpt.py", ""), "modeling_lean_gpt.py: not a file of a published folder"),
     (write("sub/modeling_lean_bert.py", EVIL), "sub/modeling_lean_bert.py: not a file"),
-    (write("heads_leaner.pyc", ""), "heads_leaner.pyc: not a file"),
     (
         link("layers_leaner.py", folders.PACKAGE / "layers_leaner.py"),
         "layers_leaner.py: a link to",
@@ -84,7 +83,6 @@ TAMPERINGS = [
         edit(CONFIG, auto_map={**OWN, "AutoModelForCTC": "modeling_lean_bert.X"}),
         "auto_map is .*modeling_lean_bert.X",
     ),
-    (edit(CONFIG, auto_map=None), "config.json: auto_map is None"),
     (edit(CONFIG, model_type="evil"), "attention_leaner.py: not a file of a published folder"),
     (edit(CONFIG, attn_implementation="evil/kernel"), "attn_implementation: not a key that a LeanBERTConfig is saved"),
     (edit("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}), "config.json: auto_map names code"),
@@ -93,8 +91,6 @@ TAMPERINGS = [
         write("modules.json", '[{"type": "modeling.Evil"}]'),
         "'modeling.Evil', expected a module of sentence-t",
     ),
-    (write("modules.json", "{}"), "modules.json: .* list"),
-    (write(CONFIG, "{"), "config.json: not a JSON file"),
 ]
 
 

@@ -153,9 +153,3 @@ def test_onnx_command(family, tmp_path):
     if family == "gpt":
         assert inputs["attention_mask"] == ["batch", "past + length"]
         assert inputs["past_key_values.1.value"][2] == "past" and "present.1.value" in document["outputs"]
-
-
-def test_float32_alone(tmp_path):
-    needs_onnx()
-    leaner("export", "onnx", GOLDEN / "bert", tmp_path / "out", "--no-int8")
-    assert [path.name for path in (tmp_path / "out" / "onnx").iterdir()] == ["model.onnx"]

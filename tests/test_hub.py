@@ -15,7 +15,7 @@ import transformers
 import yaml
 from command import leaner, refused
 from hub_server import TOKEN, LocalHub, Trouble, reached
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import ModelCard
 from modeling_leaner.training import train
 from modeling_leaner.training.publishing import push
 from modeling_leaner.training.publishing.encoders import is_encoder
@@ -231,15 +231,6 @@ def test_push_all_makes_a_collection(here, tmp_path):
     assert len(here.requests) == made  # all are checked before the first is sent
 
 
-def test_all_and_a_folder_are_two_things(here, capsys):
-    for words in (["push"], ["push", SMALLEST], ["push", SMALLEST, "a/b", "--all", "someone"]):
-        with pytest.raises(SystemExit) as end:
-            leaner(*words)
-        assert end.value.code == 2
-    refused("--all a/b: expected the owner alone", "push", "--all", "a/b")
-    assert here.requests == []
-
-
 def without(name: str):
     return lambda folder: (folder / name).unlink()
 
@@ -406,14 +397,6 @@ def test_a_push_that_ends_anywhere_leaves_the_old_state_or_the_new(here, tmp_pat
     names = {path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file()}
     assert here.files(repository).keys() == names | {".gitattributes"}
     assert here.files(repository)["model.safetensors"] == (new / "model.safetensors").read_bytes()
-
-
-def test_a_model_in_the_cache_is_converted_without_the_hub(here, tmp_path, monkeypatch):
-    leaner("push", SMALLEST, "someone/model")
-    leaner("convert", "someone/model", tmp_path / "one")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    leaner("convert", "someone/model", tmp_path / "two")
-    assert {path.name for path in (tmp_path / "one").iterdir()} == {path.name for path in (tmp_path / "two").iterdir()}
 
 
 # What never leaves

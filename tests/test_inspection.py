@@ -5,7 +5,6 @@ import math
 import shutil
 from pathlib import Path
 
-import datasets
 import pytest
 import torch
 import transformers
@@ -267,16 +266,6 @@ class TestCommand:
         for layer, expected in zip(document["layers"], results_in(LISTOPS / "results.json").condition["end"]):
             found = sorted(spectrum["condition_number"] for spectrum in layer["head_outputs"])
             assert found[3] == pytest.approx(expected, rel=0.02)  # the lower of the two in the middle, as there
-
-    def test_images_need_no_labels(self, leaner, theirs, tmp_path):
-        """Nor a split for tests, as the recipe of the model has one."""
-        (tmp_path / "vit" / "recipe.yaml").write_text("task: image-classification\ndataset: digits\n")
-        (tmp_path / "images").mkdir()
-        for number, row in enumerate(datasets.Dataset.from_parquet("pictures.parquet").select(range(3))):
-            row["image"].save(tmp_path / "images" / f"{number}.png")
-        result = leaner("vit", "--data", "images", "--rows", 2, "--jacobian", "none")
-        assert result.exit_code == 0, result.output
-        assert "vit on images (train): 2 rows" in result.stdout
 
     def test_models_of_transformers(self, leaner, theirs, tmp_path):
         result = leaner("bert", "--data", "texts.parquet", "--rows", 2)

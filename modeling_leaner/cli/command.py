@@ -55,15 +55,17 @@ class Command(TyperCommand):
 
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
         first, *groups = split_options(args)
-        return super().parse_args(context, list(chain(first, *map(self.one_each, groups))))
+        return super().parse_args(context, list(chain(first, *(self.one_each(context, group) for group in groups))))
 
-    def one_each(self, group: list[str]) -> list[str]:
+    def one_each(self, context: typer.Context, group: list[str]) -> list[str]:
         """An option with its values, as typer reads them: several values as the option again before each of them."""
         option = self.option_of(group[0])
         takes_several = option is not None and option.metavar is not None and option.metavar.endswith("...")
-        if not takes_several or len(group) == 1:
-            return group
         name, *values = group
+        if not takes_several or "=" in name:
+            return group
+        if not values:  # else the next option would be the value
+            context.fail(f"Option {option.opts[0]!r} requires an argument.")
         return list(chain.from_iterable((name, value) for value in values))
 
 
