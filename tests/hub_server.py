@@ -96,7 +96,6 @@ class LocalHub:
     def __init__(self):
         self.repositories: dict[str, Repository] = {}
         self.objects: dict[str, bytes] = {}
-        self.collections: dict[str, list[str]] = {}
         self.accounts = {TOKEN: "someone"}
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.trouble: list[Trouble] = []
@@ -239,8 +238,6 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(200, {"name": self.account, "type": "user"})
             case ["api", "validate-yaml"]:
                 self.validate()
-            case ["api", "collections", *rest]:
-                self.collection("/".join(rest).removesuffix("/items"))
             case ["lfs", oid]:
                 self.local_hub.objects[oid] = self.body
                 self.answer(200)
@@ -291,27 +288,6 @@ class Handler(BaseHTTPRequestHandler):
         except (IndexError, yaml.YAMLError) as error:
             errors = [{"message": str(error)}]
         self.answer(400 if errors else 200, {"errors": errors, "warnings": []})
-
-    def collection(self, slug: str) -> None:
-        wanted = json.loads(self.body or b"{}")
-        known = self.local_hub.collections
-        if self.command == "POST" and not slug:
-            slug = f"{wanted['namespace']}/{wanted['title'].replace('_', '-')}-0123456789abcdef01234567"
-            if slug in known:
-                self.answer(409, {"slug": slug})
-                return
-            known[slug] = []
-        elif self.command == "POST":
-            item = wanted["item"]["id"]
-            if item in known[slug]:
-                self.answer(409, {"error": "there already"})
-                return
-            known[slug].append(item)
-        owner, name = slug.split("/")
-        items = [{"_id": item, "id": item, "type": "model", "position": 0} for item in known[slug]]
-        document = {"slug": slug, "title": name, "owner": {"name": owner}, "items": items}
-        document |= {"lastUpdated": "2026-01-01T00:00:00.000Z", "position": 0, "private": False, "theme": "blue"}
-        self.answer(200, {**document, "upvotes": 0})
 
     def lfs_batch(self, name: str, repository: Repository) -> None:
         objects = []

@@ -231,8 +231,8 @@ def test_an_interrupted_cut_has_no_weights(folder, monkeypatch):
     [
         ({"cuts": None}, "cut_from, cuts: expected both or neither"),
         ({"cuts": CELLS | {"cells/other": {"layers": 1}}}, "cuts: expected folders among shapes, got cells/other"),
-        ({"cuts": CELLS | {"cells/even": {"layer": 1}}}, "cuts: expected folders of shapes, each with some of layers"),
-        ({"cuts": CELLS | {"cells/even": {"keep": "0,2"}}}, "cuts: expected folders of shapes, each with some of"),
+        ({"cuts": CELLS | {"cells/even": {"layer": 1}}}, "cuts.cells/even.layer"),
+        ({"cuts": CELLS | {"cells/even": {"keep": "0,2"}}}, "cuts.cells/even.keep"),
         ({"start_from": "other"}, "cuts: expected no start_from"),
         ({"cuts": CELLS | {"cells/even": {"layers": 9}}}, "cuts: cells/even: layers: expected 1..4, got 9"),
         ({"cut_from": "nowhere/at-all"}, "cut_from: nowhere/at-all: "),

@@ -18,7 +18,7 @@ from hub_server import TOKEN, LocalHub, Trouble, reached
 from huggingface_hub import ModelCard
 from modeling_leaner.training import train
 from modeling_leaner.training.publishing import push
-from modeling_leaner.training.publishing.encoders import is_encoder
+from modeling_leaner.training.publishing.folders import is_encoder
 from remote import logits
 from safetensors.torch import load_file, save_file
 from training_data import labelled, write_shape
@@ -218,12 +218,12 @@ def test_a_branch_gets_what_is_pushed_to_it(here, tmp_path):
     assert repository.branches["main"] == first
 
 
-def test_push_all_makes_a_collection(here, tmp_path):
+def test_push_all(here, tmp_path):
     for folder in (SMALLEST, ONE_PER_FAMILY[1]):
         shutil.copytree(folder, tmp_path / "cards" / folder.name)
     push.push_all("someone", cards=tmp_path / "cards")
     names = [f"someone/{folder.name}" for folder in sorted((tmp_path / "cards").iterdir())]
-    assert sorted(here.repositories) == names and list(here.collections.values()) == [names]
+    assert sorted(here.repositories) == names
     (tmp_path / "cards" / names[1].split("/")[1] / "README.md").unlink()
     made = len(here.requests)
     with pytest.raises(ValueError, match="no card"):

@@ -18,11 +18,10 @@ from modeling_leaner.training import settings as recipes
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import baselines, runs
-from modeling_leaner.training.experiments.baselines import GUESSES, read_guesses
 from modeling_leaner.training.experiments.grid import GridError, Run, load_grid
 from modeling_leaner.training.experiments.results import GridResults, load_results, read_rows
 from modeling_leaner.training.publishing import cards, publish, reevaluate, verify
-from modeling_leaner.training.publishing.folders import results_in
+from modeling_leaner.training.publishing.folders import check_folder, results_in
 from modeling_leaner.training.running import loading
 from safetensors.torch import load_file, save_file
 from training_data import write_shape
@@ -95,7 +94,7 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
     weights = (target / "model.safetensors").read_bytes()
     (target / "model.safetensors").write_bytes(weights[:-4] + bytes(4))
     try:
-        with pytest.raises(ValueError, match="or weights_sha256 of its results.json differs"):
+        with pytest.raises(ValueError, match="its hash differs"):
             publish.renew(load_results(loaded), loaded.baseline)
     finally:
         (target / "model.safetensors").write_bytes(weights)
@@ -105,7 +104,7 @@ def test_without_a_grid_every_folder_is_renewed(workshop, capsys):
     target = workshop / "model_cards/leanbert-deep"
     before = (target / "results.json").read_text()
     results = json.loads(before)
-    change(target, evidence={**results["evidence"], "margin": 0.5})
+    change(target, evidence={**results["evidence"], "mean": 0.5, "cells": []})
     assert (target / "results.json").read_text() != before
     leaner("publish")
     assert (target / "results.json").read_text() == before
@@ -118,19 +117,6 @@ def test_without_a_grid_every_folder_is_renewed(workshop, capsys):
     saved.write_text(held)
     with pytest.raises(SystemExit, match="^2$"):
         leaner("publish", "--replace")
-
-
-def test_a_grid_of_this_project_needs_no_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own, other = (SimpleNamespace(output_dir=folder) for folder in ("model_cards/grids/tiny", "runs/sweeps/tiny"))
-    assert publish.grid_folder(own) == "model_cards/grids/tiny"
-    Path("setup.cfg").write_text("[metadata]\nname = modeling_leaner\n")
-    assert publish.grid_folder(own) is None and publish.grid_folder(other) == "runs/sweeps/tiny"
-    for place, named in ((f"{tmp_path}/runs/a/../tiny", "runs/tiny"), ("model_cards/grids/../grids/tiny", None)):
-        assert publish.grid_folder(SimpleNamespace(output_dir=place)) == named
-    for place in ("../tiny", str(tmp_path.parent)):  # nobody else has it
-        with pytest.raises(ValueError, match=f"^output_dir: {place}: expected a folder in {tmp_path}, for the card"):
-            publish.grid_folder(SimpleNamespace(output_dir=place))
 
 
 def test_the_licence_is_that_of_the_owner_of_the_weights(workshop):
@@ -164,7 +150,7 @@ def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
         assert results_in(folder / "results.json").evidence.data == "trees of another wood"
         assert "another wood" in (folder / "README.md").read_text()
         kept = saved.read_bytes()
-        for change in ({"margin": 0.5}, {"overrides": None}, {"beside": "model_cards/grids/nope"}):
+        for change in ({"margin": 0.5}, {"overrides": None}):
             with pytest.raises(GridError):
                 publish.renew(load_results(dataclasses.replace(loaded, **change)), loaded.baseline)
         config = (folder / "config.json").read_bytes()
@@ -210,28 +196,6 @@ def test_a_folder_takes_the_place_of_another_or_nothing_changes(error, tmp_path,
     assert (target / "file").read_text() == "after" and [*tmp_path.iterdir()] == [target]
 
 
-@pytest.mark.parametrize("wrong", ["{", "{}", "[1]", '[{"name": "a"}]', '[{"name": "a", "value": "x"}]'])
-def test_guesses_of_another_form(tmp_path, wrong):
-    grid = load_grid(Path(__file__).parent.parent / "training/grids/wnli.yaml")
-    grid = dataclasses.replace(grid, output_dir=str(tmp_path))
-    assert read_guesses(grid) is None
-    (tmp_path / GUESSES).write_text(wrong)
-    with pytest.raises(ValueError, match=GUESSES):
-        read_guesses(grid)
-
-
-def test_tolerances_follow_the_rows(folder):
-    """Those of results.json count for nothing: somebody may have widened them."""
-    metrics = {"eval_accuracy": 0.7, "eval_loss": 0.5, "eval_perplexity": 50}
-    few, many = verify.tolerances(metrics, 200), verify.tolerances(metrics, 10_000)
-    assert (few["eval_accuracy"], many["eval_accuracy"]) == (pytest.approx(0.015), pytest.approx(0.002))
-    assert few["eval_loss"] == 1e-3 and few["eval_perplexity"] == 0.05
-    for found in ({}, {"eval_accuracy": 0.72}):
-        with pytest.raises(ValueError, match="metrics.eval_accuracy is 0.7, the weights give"):
-            verify.check_metrics("metrics", {"eval_accuracy": 0.7}, found, 200)
-    verify.check_metrics("metrics", {"eval_accuracy": 0.7}, {"eval_accuracy": 0.71}, 200)
-
-
 def test_verification_finds_the_same_numbers(workshop, folder):
     assert verify.verify(folder, {}).startswith("accuracy ")
 
@@ -243,7 +207,7 @@ def test_a_changed_tensor_is_found(folder):
     tensors["classifier.bias"] = tensors["classifier.bias"].clone()
     tensors["classifier.bias"][0] += 5
     save_file(tensors, path, {"format": "pt"})
-    with pytest.raises(ValueError, match="not of weights_sha256"):
+    with pytest.raises(ValueError, match="its hash differs"):
         verify.verify(folder, {})
     change(folder, weights_sha256=sha256(path))
     cards.write_card(folder)
@@ -285,18 +249,7 @@ def test_an_edited_card_is_found(folder):
         verify.verify(folder, {})
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"seed": 2},
-        {"cell": "bert/base"},
-        {"metrics": {"eval_accuracy": 0.99, "eval_loss": 1.0}},
-        {"parameters": 7},
-        {"partners": None},
-        {"evidence": {}},
-        {"name": "../../etc"},
-    ],
-)
+@pytest.mark.parametrize("values", [{"parameters": 7}, {"evidence": {}}])
 def test_numbers_that_do_not_fit_make_no_card(folder, values):
     before = (folder / "README.md").read_text()
     change(folder, **values)
@@ -308,10 +261,10 @@ def test_numbers_that_do_not_fit_make_no_card(folder, values):
 def test_weights_of_another_shape(folder, workshop):
     shutil.copyfile(workshop / "model_cards/leanbert-deep/model.safetensors", folder / "model.safetensors")
     with pytest.raises(ValueError, match=r"model.safetensors: model.layers.1\S+ is \[.*\], expected None of"):
-        cards.write_card(folder)
+        check_folder(folder)
     (folder / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ValueError, match="model.safetensors: damaged or not safetensors"):
-        cards.write_card(folder)
+        check_folder(folder)
 
 
 def test_commands_end_with_one_line(folder, workshop, capsys):
@@ -325,7 +278,7 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
     said = capsys.readouterr()
     assert "recipe.yaml: no YAML file" in said.err and "leanbert-deep: accuracy " in said.out
     Path("bare.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), "publish": None}))
-    with pytest.raises(SystemExit, match="publish: missing"):
+    with pytest.raises(SystemExit, match="bare.yaml: expected publish, "):
         leaner("publish", "bare.yaml")
 
 
@@ -358,15 +311,6 @@ def test_guesses_find_what_tells_the_label(told_by):
     found = {each.name: each.value for each in baselines.fitted_guesses(task, features, train, held_out)}
     assert found.pop(told_by) > 0.95, found
     assert all(value < 0.6 for name, value in found.items() if (told_by, name) != ("length only", "bag of tokens"))
-
-
-def test_rows_that_are_not_to_be_had_are_found_first(workshop, monkeypatch):
-    """Before any folder is begun: no published recipe says where they lie on one machine."""
-    results = results_in(Path(GRID_FOLDER, "runs/report-deep-bert-seed1-lr0.001/results.json"))
-    local = results.model_copy(update={"dataset": "local files"})
-    monkeypatch.setattr(publish, "results_in", lambda file: local)
-    with pytest.raises(SystemExit, match="it was trained on local files; expected --data"):
-        leaner("publish", "grid.yaml", "--replace")
 
 
 def test_a_tokenizer_that_is_kept_says_the_length_of_the_new_training(workshop):
@@ -406,10 +350,8 @@ def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
     assert publish.reproducible_shape(SimpleNamespace(start_from=None, cuts=None), shape, run) == shape
     first, second = (Run("report", shape, seed, 1e-3).folder(load_grid(Path("grid.yaml"))) for seed in (1, 2))
     assert begun_from(first) == begun_from(folder) == str(folder)
-    with pytest.raises(ValueError, match="start_from: .*leanbert-deep does not hold .*seed2"):
+    with pytest.raises(ValueError, match="start_from: .*leanbert-deep does not hold the weights of .*seed2"):
         begun_from(second)
-    with pytest.raises(ValueError, match="start_from: .*gone.model.safetensors: missing"):
-        begun_from(workshop / "gone")
 
 
 def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):

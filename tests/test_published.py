@@ -7,13 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training.experiments.evidence import gather
 from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
-from modeling_leaner.training.experiments.results import load_results
+from modeling_leaner.training.experiments.results import load_folder, load_results
 from modeling_leaner.training.experiments.statistics import summarise
-from modeling_leaner.training.publishing import verify
-from modeling_leaner.training.publishing.encoders import is_encoder
-from modeling_leaner.training.publishing.folders import published_folders, results_in
+from modeling_leaner.training.publishing import publish, verify
+from modeling_leaner.training.publishing.folders import is_encoder, published_folders, results_in
 from modeling_leaner.training.settings import parse
 from training_data import LOCAL_DATA
 
@@ -70,8 +68,11 @@ def difference(held, fresh, place):
 @pytest.mark.parametrize("folder", OF_GRIDS, ids=lambda folder: folder.name)
 def test_what_a_folder_says_of_other_runs_is_in_the_rows_of_the_grids(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
-    held = results_in(folder / "results.json").evidence
-    fresh = gather(load_results(load_grid(CARDS / "grids" / held.grid / "grid.yaml")))
+    results = results_in(folder / "results.json")
+    held, fresh = (
+        results.evidence,
+        publish.evidence_of(load_folder(publish.GRIDS / results.evidence.grid), results.cell),
+    )
     assert difference(held.document(), fresh.document(), "evidence") is None
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from modeling_leaner.training import records
 from modeling_leaner.training.experiments.results import ADDED, read_rows, write_rows
-from modeling_leaner.training.publishing.encoders import is_encoder
-from modeling_leaner.training.publishing.folders import results_in
+from modeling_leaner.training.publishing.folders import is_encoder, results_in
 
 
 CARDS = Path(__file__).parent.parent / "model_cards"
@@ -17,7 +16,6 @@ KINDS = {
     "latency.json": records.LatencyFile,
     "step_seconds.json": records.StepTimes,
     "guesses.json": list[records.Guess],
-    "row_errors.json": list[records.RowError],
 }
 FILES = sorted(
     path

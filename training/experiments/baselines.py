@@ -10,12 +10,9 @@ task's own metric:
   sees it, a mask included. A second bigram is fitted on as many rows as the run was trained on.
 """
 
-import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from datasets import Dataset
@@ -25,46 +22,19 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import OneHotEncoder
 from transformers import EvalPrediction
 
-from modeling_leaner.files import read_json
-
-from ..data.sources import load_training
-from ..records import Guess, RowError, checked
-from ..running.evaluation import prepare_evaluation
+from ..records import Guess
 from ..settings import RecipeArguments
 from ..tasks.base import Task, evaluation_batches
 from ..tasks.classification import ImageClassification, SequenceClassification
 from ..tasks.language import LanguageModelling, MaskedLM
-from .grid import Grid
 
 
-GUESSES = "guesses.json"  # both lie beside a grid's rows
-ROW_ERRORS = "row_errors.json"
+GUESSES = "guesses.json"  # beside a grid's rows
 AS_MANY_ROWS = "bigram, as many rows as trained on"
 BAG_SCALE = 30  # times a token's share of its row, so that the penalty of a regression does not outweigh it
 PIXELS = 16  # the sides that images are averaged down to
 Columns = np.ndarray | csr_matrix
 Features = tuple[Columns, Columns]  # of the training rows and of the held-out rows, (rows, features) each
-Record = TypeVar("Record")
-
-
-def read_guesses(grid: Grid) -> list[Guess] | None:
-    """The baselines of a grid; None if none were fitted. Raises ValueError that names the file."""
-    return _read_list(Guess, grid.path(GUESSES))
-
-
-def read_row_errors(grid: Grid) -> list[RowError] | None:
-    """The row errors of a grid; None without the file. Raises ValueError that names the file."""
-    return _read_list(RowError, grid.path(ROW_ERRORS))
-
-
-def _read_list(kind: type[Record], path: Path) -> list[Record] | None:
-    return checked(list[kind], read_json(path), path) or None if path.is_file() else None
-
-
-def best_guess(values: Iterable[float | None], higher_is_better: bool) -> float | None:
-    """The best of the values that are known; None if none is."""
-    known = (value for value in values if value is not None)
-    return max(known, default=None) if higher_is_better else min(known, default=None)
 
 
 def neighbours(rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -257,19 +227,3 @@ def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | N
         case LanguageModelling() if task.metric != "accuracy":
             return language_guesses(task, train, held_out, rows_trained_on(task.arguments))
     return None
-
-
-def guesses(folder: Path, options: list[str]) -> list[Guess] | None:
-    """`guesses_on` the training and evaluation rows of a run or a published folder.
-
-    Args:
-        options: `--data_files` and the like, for this machine's copy of the rows.
-
-    Raises:
-        ValueError: the rows cannot be had.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        evaluation = prepare_evaluation(str(folder), options, scratch)
-        rows = load_training(evaluation.arguments)[0]
-        train = evaluation.task.prepare(rows, "training rows", training=True)
-        return guesses_on(evaluation.task, train, evaluation.held_out.rows)

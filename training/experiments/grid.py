@@ -21,7 +21,6 @@ start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a gr
 start_seed: 1                       # left out, each run's own; the seed in start_from whose weights all start from
 cut_from: runs/parent               # a trained model, for cuts; left out, none
 cuts: {runs/cut: {layers: 3}}       # folders among shapes made of it before the first run, see `cuts.py`
-beside: runs/sweeps/short           # left out, none; output_dir of a grid whose cells the cards show too
 length: 32                          # tokens that FLOPs and latency are of; left out, the longest that it trains on
 margin: 0.01                        # of the non-inferiority test, in the metric's units
 test: non-inferiority
@@ -37,21 +36,13 @@ whole of whatever length, and being of the same type is enough. A grid with bran
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-)
+from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic.dataclasses import dataclass
 
 from modeling_leaner.files import write_bytes
@@ -60,32 +51,32 @@ from modeling_leaner.terminal import did_you_mean
 
 from ..reading import read_yaml
 from ..records import ResultRow
+from ..records.results import first_error
 
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
 # Once the grid has run:
 MAY_GROW = ("shapes", "seeds", "learning_rates", "cuts")
-MAY_CHANGE = "baseline output_dir beside publish data data_files hub length unsound_tuning seeds_of".split()
+MAY_CHANGE = "baseline output_dir publish data data_files hub length unsound_tuning seeds_of".split()
 
 CUT_KEYS = ("layers", "keep", "heads", "total_heads", "intermediate_size")  # of `slim.Target`
 PHASES = ("tune", "trunk", "report")  # of a sweep
+PEERS = "-transformers"  # a grid's folder with this at its end trains transformers' own model as the reference
 
 
 class GridError(ValueError):
     """What is wrong with a grid file or its folder, in one line."""
 
 
-def is_folder_name(value: object) -> bool:
+def is_folder_name(value: str) -> bool:
     """Whether it may be the name of a folder of model_cards/."""
-    return isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", value) is not None
+    return re.fullmatch(r"[a-z0-9][a-z0-9.-]*", value) is not None
 
 
-def _that(holds: Callable[[Any], bool]) -> AfterValidator:
-    """Refuses values for which a condition does not hold; `read_keys` words the message."""
-
+def _that(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
     def check(value: Any) -> Any:
         if not holds(value):
-            raise ValueError
+            raise ValueError(f"expected {expected}")
         return value
 
     return AfterValidator(check)
@@ -95,47 +86,25 @@ def _differ(values: list) -> bool:
     return all(values.count(value) == 1 for value in values)
 
 
-DIFFERENT = _that(_differ)
-INCREASING = _that(lambda values: values == sorted(set(values)))
-Text = Annotated[str, Field(min_length=1)]
+DIFFERENT = _that(_differ, "different values")
+INCREASING = _that(lambda values: values == sorted(set(values)), "increasing numbers")
+FEW = Field(min_length=1)
+Text = Annotated[str, FEW]
 Positive = Annotated[PositiveFloat, Field(strict=False)]  # 1e-3 is text in YAML 1.1
-Names = Annotated[list[Text], Field(min_length=1), DIFFERENT]
-Seeds = Annotated[list[NonNegativeInt], Field(min_length=1), DIFFERENT]
-Rates = Annotated[list[Positive], Field(min_length=1), INCREASING]
-Budgets = Annotated[list[PositiveInt], Field(min_length=1), INCREASING]
-Pair = Annotated[list[Text], Field(min_length=2, max_length=2), DIFFERENT]
-Contrasts = Annotated[list[Pair], Field(min_length=1), DIFFERENT]
+Seeds = Annotated[list[NonNegativeInt], FEW, DIFFERENT]
 Settings = Annotated[
     dict[str, str | bool | int | float | list | dict],
-    _that(lambda settings: settings.keys().isdisjoint(SET_BY_SWEEP)),
-    _that(lambda settings: json.dumps(settings, allow_nan=False, default=str)),  # ValueError for NaN
+    _that(lambda settings: settings.keys().isdisjoint(SET_BY_SWEEP), f"none of {', '.join(SET_BY_SWEEP)}"),
+    _that(lambda settings: json.dumps(settings, allow_nan=False, default=str), "finite numbers"),
 ]
 CutKeys = Annotated[
-    dict[str, PositiveInt | Seeds],
-    _that(lambda cut: cut and set(cut) <= set(CUT_KEYS)),
-    _that(lambda cut: all(isinstance(value, list) == (key == "keep") for key, value in cut.items())),
+    dict[Literal[CUT_KEYS], PositiveInt | Seeds],
+    _that(lambda cut: cut and all(isinstance(cut[name], list) == (name == "keep") for name in cut), "keep as a list"),
 ]
-CopyFiles = Annotated[str, _that(lambda files: "FOLDER" in files)]
 FolderNames = Annotated[
-    dict[str, str],
-    _that(lambda names: all(is_folder_name(name) and name != "grids" for name in names.values())),
-    _that(lambda names: _differ([*names.values()])),
+    dict[str, Annotated[str, _that(lambda name: is_folder_name(name) and name != "grids", "a folder's name")]],
+    _that(lambda names: _differ([*names.values()]), "different names"),
 ]
-
-
-def key(expected: str, default: object = None) -> Any:
-    """A key that may be left out; `expected` is what a message says."""
-    return Field(default=default, description=expected)
-
-
-def needed(expected: str) -> Any:
-    """A key that may not be left out."""
-    return Field(description=expected)
-
-
-SETTINGS = f"training settings other than {', '.join(SET_BY_SWEEP)}"
-SEEDS = "a list of different whole numbers from 0"
-PLACES = "shapes of the grid and different names of their folders, of a-z, 0-9, dots and hyphens"
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
@@ -143,42 +112,41 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 class TuningKeys:
     """The keys under `tuning`."""
 
-    seeds: Seeds = needed(SEEDS)
-    holdout: PositiveInt = needed("how many rows of the training split to evaluate on")
-    extend: NonNegativeInt = key("how often the learning rates may grow at either edge", 3)
-    overrides: Settings | None = key(SETTINGS)
-    tokens: PositiveInt | None = key("one of branches")
+    seeds: Seeds
+    holdout: PositiveInt
+    extend: NonNegativeInt = 3
+    overrides: Settings | None = None
+    tokens: PositiveInt | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Grid:
     """The keys of a grid file, which the beginning of this module explains."""
 
-    recipe: Text = needed("the name or path of a recipe")
-    shapes: Names = needed("a list of different names or paths")
-    baseline: Text = needed("one of shapes")
-    seeds: Seeds = needed(SEEDS)
-    learning_rates: Rates = needed("positive numbers, strictly increasing")
-    tuning: TuningKeys | None = key("seeds, holdout ...")
-    unsound_tuning: Text | None = key("the reason, in words")
-    overrides: Settings | None = key(SETTINGS)
-    output_dir: Text = needed("a folder")
-    metric: Text | None = key("the name of a metric")
-    start_from: Text | None = key("the output_dir of a grid over the same shapes")
-    start_seed: NonNegativeInt | None = key("a seed of the grid in start_from")
-    cut_from: Text | None = key("the folder of a trained model")
-    cuts: dict[Text, CutKeys] | None = key(f"folders of shapes, each with some of {', '.join(CUT_KEYS)}")
-    beside: Text | None = key("the output_dir of another grid")
-    length: PositiveInt | None = key("a number of tokens from 1")
-    data: Text | None = key("what the rows are, in words")
-    data_files: CopyFiles | None = key("values of --data_files in which FOLDER stands for the copy's folder")
-    hub: bool = key("true or false", False)
-    publish: FolderNames | None = key(PLACES)
-    margin: Positive | None = key("a positive number, in the metric's units")
-    test: Literal["non-inferiority"] | None = key("non-inferiority")
-    branches: Budgets | None = key("numbers of tokens, strictly increasing")
-    seeds_of: dict[Text, Seeds] | None = key("shapes and lists of some of seeds")
-    contrasts: Contrasts | None = key("a list of different pairs of different shapes")
+    recipe: Text
+    shapes: Annotated[list[Text], FEW, DIFFERENT]
+    baseline: Text
+    seeds: Seeds
+    learning_rates: Annotated[list[Positive], FEW, INCREASING]
+    tuning: TuningKeys | None = None
+    unsound_tuning: Text | None = None
+    overrides: Settings | None = None
+    output_dir: Text
+    metric: Text | None = None
+    start_from: Text | None = None
+    start_seed: NonNegativeInt | None = None
+    cut_from: Text | None = None
+    cuts: dict[Text, CutKeys] | None = None
+    length: PositiveInt | None = None
+    data: Text | None = None
+    data_files: Annotated[str, _that(lambda files: "FOLDER" in files, "FOLDER in place of the folder")] | None = None
+    hub: bool = False
+    publish: FolderNames | None = None
+    margin: Positive | None = None
+    test: Literal["non-inferiority"] | None = None
+    branches: Annotated[list[PositiveInt], FEW, INCREASING] | None = None
+    seeds_of: dict[Text, Seeds] | None = None
+    contrasts: Annotated[list[Annotated[list[Text], Field(min_length=2, max_length=2)]], FEW, DIFFERENT] | None = None
 
     def path(self, name: str) -> Path:
         return Path(self.output_dir) / name
@@ -186,10 +154,6 @@ class Grid:
     def seeds_for(self, shape: str) -> list[int]:
         """The seeds that a shape is reported with."""
         return (self.seeds_of or {}).get(shape, self.seeds)
-
-    def partners(self, shape: str) -> list[str]:
-        """The folders that are published with that of a shape."""
-        return [name for published, name in (self.publish or {}).items() if published != shape]
 
 
 class Run(NamedTuple):
@@ -227,62 +191,45 @@ def slug(shape: str) -> str:
     return re.sub(r"[^\w.-]+", "-", shape.removesuffix(".json")).strip("-.")
 
 
-def read_keys(kind: type, values: dict, where: str = "") -> Any:
-    """A `Grid` or its `TuningKeys`; `where` precedes the keys in messages.
-
-    Raises:
-        GridError: a key is unknown, missing or mistyped; names it and what was expected.
-    """
-    keys = [field.name for field in fields(kind)]
-    for name in map(str, values):
-        if name not in keys:
-            raise GridError(f"{where}{name}: unknown key, expected one of {', '.join(keys)}{did_you_mean(name, keys)}")
-    given = {name: value for name, value in values.items() if value is not None}
-    try:
-        return kind(**given)
-    except ValidationError as error:
-        name = error.errors()[0]["loc"][0]
-        expected = f"expected {kind.__pydantic_fields__[name].description}"
-        if name not in given:
-            raise GridError(f"{where}{name}: missing, {expected}") from error
-        raise GridError(f"{where}{name}: {expected}, got {given[name]!r:.100}") from error
-
-
 def load_grid(path: Path) -> Grid:
     """The grid of a file.
 
     Raises:
-        GridError: one line that names the file, the key and what was expected.
+        GridError: one line that names the file and the key.
     """
     try:
-        values = read_yaml(path)
-    except OSError as error:
-        raise GridError(f"{path}: no YAML file: {error}") from error
-    except ValueError as error:
-        raise GridError(str(error)) from error
-    try:
-        values = {"output_dir": f"runs/sweeps/{path.stem}", **values}
+        values = {"output_dir": f"runs/sweeps/{path.stem}", **read_yaml(path)}
+        values.pop("beside", None)  # of older files, as is `seed`
         tuning = values.get("tuning")
         if isinstance(tuning, dict):
-            if "seed" in tuning and "seeds" not in tuning:  # of older files
+            if "seed" in tuning:
                 tuning = {"seeds": [tuning["seed"]], **{name: tuning[name] for name in tuning if name != "seed"}}
-            values["tuning"] = read_keys(TuningKeys, tuning, "tuning.")
-        grid = read_keys(Grid, values)
-        _check_keys_fit(grid)
-        _check_shapes(grid)
-    except GridError as error:
-        raise GridError(f"{path}: {error}") from error
+            values["tuning"] = _read_keys(TuningKeys, tuning, "tuning.")
+        grid = _read_keys(Grid, values)
+        _check(grid)
+    except (ValueError, OSError) as error:
+        raise GridError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
     return grid
 
 
-def _check_shapes(grid: Grid) -> None:
-    """Raises GridError if a shape is unknown or there twice, or a key names one that the grid has not."""
+def _read_keys(kind: type, values: dict, where: str = "") -> Any:
+    """A `Grid` or its `TuningKeys`; `where` precedes the keys in messages."""
+    names = [field.name for field in fields(kind)]
+    for name in map(str, values):
+        if name not in names:
+            raise GridError(f"{where}{name}: unknown key{did_you_mean(name, names)}")
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        raise GridError(where + first_error(error)) from error
+
+
+def _check(grid: Grid) -> None:
+    """Raises GridError if shapes are unknown, or keys do not fit together."""
     for shape in grid.shapes:
         if shape not in shape_names() and not os.path.exists(shape) and not is_made(grid, shape):
             hint = did_you_mean(shape, shape_names())
             raise GridError(f"shapes: expected named shapes or paths, got {shape:.200}{hint}")
-    if len({slug(shape) for shape in grid.shapes}) < len(grid.shapes):
-        raise GridError(f"shapes: expected names that give different folder names, got {', '.join(grid.shapes)}")
     named = {
         "baseline": [grid.baseline],
         "publish": grid.publish or [],
@@ -292,36 +239,29 @@ def _check_shapes(grid: Grid) -> None:
     for name, shapes in named.items():
         for shape in shapes:
             if shape not in grid.shapes:
-                known = f"one of {', '.join(grid.shapes)}" if name == "baseline" else "shapes of the grid"
-                raise GridError(f"{name}: expected {known}, got {shape}{did_you_mean(shape, grid.shapes)}")
-    for folder in grid.cuts or []:
-        if folder in shape_names() or not {folder, f"{folder}/config.json"} & set(grid.shapes):
-            raise GridError(f"cuts: expected folders among shapes, got {folder}{did_you_mean(folder, grid.shapes)}")
-
-
-def _check_keys_fit(grid: Grid) -> None:
-    """Raises GridError if keys do not fit together."""
-    if (grid.cut_from is None) != (grid.cuts is None):
-        raise GridError("cut_from, cuts: expected both or neither")
-    if grid.cuts is not None and grid.start_from is not None:
-        raise GridError("cuts: expected no start_from, whose weights would replace theirs")
-    if grid.start_seed is not None and grid.start_from is None:
-        raise GridError("start_from: missing, expected the grid whose start_seed is meant")
-    if (grid.margin is None) != (grid.test is None):
-        raise GridError("margin, test: expected both or neither")
-    for shape, seeds in (grid.seeds_of or {}).items():
-        if not set(seeds) <= set(grid.seeds):
-            raise GridError(f"seeds_of: expected some of seeds, got {shape}: {seeds}")
+                raise GridError(f"{name}: expected shapes of the grid, got {shape}{did_you_mean(shape, grid.shapes)}")
+    unused = [folder for folder in grid.cuts or [] if not {folder, f"{folder}/config.json"} & set(grid.shapes)]
     tuning = grid.tuning
-    if tuning is None:
-        if len(grid.learning_rates) > 1:
-            raise GridError("tuning: missing, expected seeds and holdout to choose among several learning_rates")
-        return
-    shared = sorted(set(tuning.seeds) & set(grid.seeds))
-    if shared:
-        raise GridError(f"tuning.seeds: expected seeds that are not in seeds, got {', '.join(map(str, shared))}")
-    if tuning.tokens not in (grid.branches or [None]):
-        raise GridError(f"tuning.tokens: expected one of branches, and only with them, got {tuning.tokens}")
+    rules = {
+        "shapes: expected names that give different folder names": len({*map(slug, grid.shapes)}) == len(grid.shapes),
+        f"cuts: expected folders among shapes, got {', '.join(unused)}": not unused,
+        "cut_from, cuts: expected both or neither": (grid.cut_from is None) == (grid.cuts is None),
+        "cuts: expected no start_from, whose weights would replace theirs": not (grid.cuts and grid.start_from),
+        "start_seed: expected the grid in start_from": grid.start_seed is None or grid.start_from is not None,
+        "margin, test: expected both or neither": (grid.margin is None) == (grid.test is None),
+        "seeds_of: expected some of seeds": all(
+            set(seeds) <= set(grid.seeds) for seeds in (grid.seeds_of or {}).values()
+        ),
+        "tuning: missing, expected seeds and holdout to choose among several learning_rates": tuning is not None
+        or len(grid.learning_rates) == 1,
+        "tuning.seeds: expected seeds that are not in seeds": tuning is None
+        or set(tuning.seeds).isdisjoint(grid.seeds),
+        "tuning.tokens: expected one of branches, and only with them": tuning is None
+        or tuning.tokens in (grid.branches or [None]),
+    }
+    for message, holds in rules.items():
+        if not holds:
+            raise GridError(message)
 
 
 def is_cut(grid: Grid, shape: str) -> bool:
@@ -341,13 +281,9 @@ def short_name(grid: Grid, shape: str) -> str:
     return str(Path(shape).relative_to(Path(shape.removesuffix("/config.json")).parent))
 
 
-def _is_changed(name: str, before: Any, now: Any) -> bool:
-    """Whether a key differs such that rows do not count; what MAY_GROW names has to hold all that it held."""
-    if name in MAY_CHANGE:
-        return False
-    if name not in MAY_GROW or before is None or now is None:
-        return (before or None) != (now or None)
-    return not (before.items() <= now.items() if isinstance(before, dict) else set(before) <= set(now))
+def _holds(now: Any, before: Any) -> bool:
+    """Whether a list or a dict has all that it had."""
+    return before.items() <= now.items() if isinstance(before, dict) else set(before) <= set(now)
 
 
 def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
@@ -359,32 +295,30 @@ def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
     if not any(row.has_finished for row in rows) and not any(grid.path("runs").glob("*/*")):
         return  # whatever failed wrote nothing yet, such as a misspelt setting
     if not saved.exists():
-        raise GridError(f"output_dir: expected {saved} beside its runs, name another output_dir")
+        raise GridError(f"output_dir: expected {saved} beside its runs; name another output_dir")
     old = load_grid(saved)
     check_same_data(grid, rows)
-    before, now = asdict(old), asdict(grid)
-    if before["tuning"] is None:
-        before["tuning"] = now["tuning"]  # nothing was tuned over a single learning rate
-    for shape in old.shapes:
-        if shape in grid.shapes and not set(old.seeds_for(shape)) <= set(grid.seeds_for(shape)):
-            seeds = f"expected {old.seeds_for(shape)} of {shape} as in {saved}, got {grid.seeds_for(shape)}"
-            raise GridError(f"seeds: {seeds}; or name another output_dir")
-    for name, value in before.items():
-        if _is_changed(name, value, now[name]):
-            raise GridError(f"{name}: expected {value} as in {saved}, got {now[name]}; or name another output_dir")
+    for name, before in asdict(old).items():
+        now = asdict(grid)[name]
+        if name in MAY_CHANGE or before == now or not (before or now):
+            continue
+        if name == "tuning" and before is None:  # nothing was tuned over a single learning rate
+            continue
+        if name not in MAY_GROW or not before or not now or not _holds(now, before):
+            raise GridError(f"{name}: expected {before} as in {saved}, got {now}; or name another output_dir")
+    for shape in {*old.shapes} & {*grid.shapes}:
+        if not {*old.seeds_for(shape)} <= {*grid.seeds_for(shape)}:
+            raise GridError(f"seeds: expected {old.seeds_for(shape)} of {shape} as in {saved}; or another output_dir")
 
 
-def check_same_data(grid: Grid, rows: Iterable[ResultRow]) -> None:
+def check_same_data(grid: Grid, rows: Collection[ResultRow]) -> None:
     """Raises GridError if finished runs of one phase were evaluated on different rows: their mean says nothing."""
-    read: dict[str, set[str]] = {}
-    for row in rows:
-        if row.has_finished and row.data_sha256 is not None:
-            read.setdefault(row.phase, set()).add(row.data_sha256)
-    for phase, hashes in read.items():
-        if len(hashes) > 1:
+    for phase in PHASES:
+        read = {row.data_sha256 for row in rows if row.phase == phase and row.has_finished} - {None}
+        if len(read) > 1:
             raise GridError(
                 f"{grid.path('results.csv')}: data_sha256: runs of the phase {phase} were evaluated on "
-                f"{len(hashes)} different sets of rows, expected one; name another output_dir for other data"
+                f"{len(read)} different sets of rows; name another output_dir for other data"
             )
 
 

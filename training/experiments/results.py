@@ -9,11 +9,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple, TextIO
 
-from ..records import Guess, LatencyFile, ResultRow, RowError
+from modeling_leaner.files import read_json
+
+from ..records import Guess, ResultRow, checked
 from ..records.rows import ADDED, COLUMNS
-from .baselines import read_guesses, read_row_errors
+from .baselines import GUESSES
 from .grid import PHASES, Grid, GridError, Run, load_grid
-from .timings import read_latency, step_seconds
+from .timings import step_seconds
 
 
 RowsByRun = dict[Run, ResultRow]
@@ -214,37 +216,21 @@ class GridResults:
         return GridResults(load_grid(folder / "grid.yaml"), rows)
 
     @cached_property
-    def fine_tuned(self) -> "list[GridResults]":
-        """The grids with rows that started from this one's weights, by the name of their folder, beside this one's."""
-        here = Path(self.grid.output_dir)
-        grids = [load_folder(path.parent) for path in sorted(here.parent.glob("*/results.csv"))]
-        begun = [other for other in grids if other.rows and other.grid.start_from is not None]
-        return [other for other in begun if Path(other.grid.start_from) == here]
-
-    @cached_property
-    def beside(self) -> "GridResults | None":
-        """The grid that is shown beside this one; None where it names none. Raises GridError without its grid.yaml."""
-        return self.grid.beside and load_results(load_grid(Path(self.grid.beside) / "grid.yaml"))
-
-    @cached_property
-    def guesses(self) -> list[Guess] | None:
-        """The simple guesses that read the input; None where none were made."""
-        return read_guesses(self.grid)
+    def guesses(self) -> list[Guess]:
+        """The simple baselines that read the input; none if none were fitted."""
+        path = self.grid.path(GUESSES)
+        return checked(list[Guess], read_json(path), path) if path.is_file() else []
 
     @property
-    def guess_values(self) -> list[float]:
-        """What the simple guesses score; empty where none were made."""
-        return [guess.value for guess in self.guesses or []]
-
-    @cached_property
-    def row_errors(self) -> list[RowError] | None:
-        """How much the choice of held-out rows moves published pairs; None where it was not measured."""
-        return read_row_errors(self.grid)
-
-    @cached_property
-    def latency(self) -> LatencyFile | None:
-        """Times of inference; None where they were not measured."""
-        return read_latency(self.grid)
+    def best_guess(self) -> Guess | None:
+        """The best simple baseline that reads the input, else the one that reads nothing; None if neither is known."""
+        run = self.any_reported
+        if run is None:
+            return None
+        known = self.guesses
+        if not known and run.chance is not None:
+            known = [Guess(name="a guess that reads nothing", value=run.chance)]
+        return max(known, key=lambda guess: gain(guess.value, run.higher_is_better), default=None)
 
     @cached_property
     def step_seconds(self) -> dict[str, float] | None:

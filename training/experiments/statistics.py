@@ -18,7 +18,6 @@ from scipy import stats
 
 from ..records import ResultRow
 from ..records.rows import CELL_TYPES, COLUMNS
-from .baselines import best_guess
 from .grid import Grid, reported, short_name
 from .results import GridResults, Tuning, gain
 
@@ -121,10 +120,10 @@ def learned(runs: pd.DataFrame, guess: float | None = None) -> bool | None:
     if runs.empty:
         return None
     higher_is_better = bool(runs["higher_is_better"].iloc[0])
-    to_beat = best_guess([guess, *runs["chance"].dropna()], higher_is_better)
-    if to_beat is None:
+    known = [value for value in (guess, *runs["chance"].dropna()) if value is not None]
+    if not known:
         return None
-    advantage = gain(runs["value"].mean() - to_beat, higher_is_better)
+    advantage = min(gain(runs["value"].mean() - value, higher_is_better) for value in known)
     errors = [error for error in (number(runs["value"].sem()), _row_error_of(runs)) if error is not None]
     if errors:
         return bool(advantage > 3 * max(errors))
@@ -315,7 +314,7 @@ def _cell(results: GridResults, cells: Cells, shape: str) -> Summary:
     choice = results.tuning.choices[shape]
     runs, baseline = cells.runs(shape), cells.runs(grid.baseline)
     failed = cells.failed_seeds(shape)
-    guess = best_guess(results.guess_values, cells.higher_is_better)
+    guess = results.best_guess and results.best_guess.value
     compared = cells.against_baseline(shape)
     conclusion = "baseline"
     if shape != grid.baseline:

@@ -1,21 +1,23 @@
 """README.md of a published folder, from its config.json and results.json; the text is that of `templates/`."""
 
+import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from unicodedata import category
 
-from huggingface_hub import ModelCard
+import pandas as pd
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import AutoConfig
 
 from modeling_leaner.family import FAMILIES
-from modeling_leaner.files import require, sha256, write_bytes
-from modeling_leaner.layers_leaner import WEIGHTS
+from modeling_leaner.files import read_json, require, write_bytes, write_json
 from modeling_leaner.shapes import heads_of
 
-from ..experiments.evidence import baseline_of, dataset_name
-from ..experiments.grid import is_folder_name
-from ..experiments.statistics import gain, row_error
-from ..records import Cell, Evidence, Guess, PublishedResults
+from ..experiments import embedding_benchmark
+from ..experiments.results import gain
+from ..experiments.statistics import row_error
+from ..records import PublishedResults
 from ..records.results import LOCAL_FILES, RESULTS
 from ..running.card import (
     TRAINING_FIGURE,
@@ -25,33 +27,26 @@ from ..running.card import (
     plot,
     project_link,
     repository,
+    rounded,
+    settings_of,
     snippet,
     templates_in,
 )
 from ..running.trainer import METRICS_FILE
 from ..tasks import TASKS
 from ..tasks.distillation import loss_unit_of
-from .folders import check_tensor_shapes, read_run
+from .folders import README, is_encoder, is_plain, renew_code, results_in
 
 
-README = "README.md"
 EVAL_RESULTS = ".eval_results/results.yaml"  # which the Hub reads
 TEMPLATES = Path(__file__).parent / "templates"
+RIVALS = Path("docs/encoders.csv")
+STS_TESTS = embedding_benchmark.STS.keys() - {"stsb", "stsb_test"}
 
 
 def fill_card(template: str, **values: object) -> str:
     """The text of a template that begins with metadata. Raises ValueError if these are no YAML for the Hub."""
     return str(ModelCard(templates_in(TEMPLATES).get_template(template).render(values)))
-
-
-def best_of(evidence: Evidence) -> Guess | None:
-    """The best simple baseline that reads the input, else the one that reads nothing; None if neither is known."""
-    chance = baseline_of(evidence).chance
-    known = evidence.guesses or []
-    if not known and chance is not None:
-        known = [Guess(name="a guess that reads nothing", value=chance)]
-    choose = max if evidence.higher_is_better else min
-    return choose(known, key=lambda guess: guess.value, default=None)
 
 
 def printed(text: str) -> str:
@@ -60,53 +55,30 @@ def printed(text: str) -> str:
     return shown.replace("\n", "\n> ")
 
 
-def own_cell(folder: Path, config: Any, results: PublishedResults) -> Cell:
-    """The cell of this folder's shape. Raises ValueError if it is missing or its numbers are not the folder's."""
-    file = folder / RESULTS
+def model_card(folder: Path, results: PublishedResults) -> str:
+    """The text of the card of a grid's model."""
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    counted = config.count_parameters(results.architecture).total
+    require(results.parameters == counted, folder / RESULTS, "parameters", results.parameters, f"{counted}")
     evidence = results.evidence
-    own = next((cell for cell in evidence.cells if cell.shape == results.cell), None)
-    if own is None:
-        raise ValueError(f"{file}: cell is {results.cell!r}, expected a shape of evidence.cells")
-    expected = {
-        "layers": config.num_hidden_layers,
-        "heads": heads_of(config),
-        "head_dim": config.head_dim,
-        "width": config.hidden_size,
-        "mlp": config.intermediate_size,
-        "parameters": results.parameters,
-    }
-    for field, value in expected.items():
-        require(getattr(own, field) == value, file, f"evidence.cells.{field}", getattr(own, field), f"{value}")
-    stated, main = own.values.get(str(results.seed)), results.metrics.get(f"eval_{evidence.metric}")
-    require(stated == main, file, "evidence.cells.values", stated, f"{main} of this model")
-    return own
-
-
-def published_card(folder: Path, config: Any, results: PublishedResults) -> str:
-    """The text of a published folder's card. Raises ValueError as `own_cell`, and if the weights are others."""
-    file, weights = folder / RESULTS, folder / WEIGHTS
-    evidence = results.evidence
-    for name in (results.name, *results.partners):
-        require(is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens")
-    if not weights.is_file() or sha256(weights) != results.weights_sha256:
-        raise ValueError(f"{weights}: missing, or not of weights_sha256 in {file}")
     task = TASKS[results.task]
     scores = [
         (name, value, None if task.is_scored_by_token else row_error(name, value, results.rows))
         for name, value in named_metrics(results).items()
     ]
-    best = best_of(evidence)
+    best = evidence.best_guess
     is_local = results.dataset == LOCAL_FILES or ("/" in results.dataset and not evidence.hub)
-    dataset = dataset_name(results)
     role = "baseline" if results.cell == evidence.baseline else "variant"
+    heads = heads_of(config)
     return fill_card(
         "model_card.md",
         metadata=metadata(results, config.model_type, hub=evidence.hub),
         results=results,
         evidence=evidence,
-        own=own_cell(folder, config, results),
+        config=config,
+        heads=heads if isinstance(heads, int) else "/".join(map(str, heads)),
         role="pruned model" if results.cut_parent else role,
-        dataset=dataset,
+        dataset=results.dataset_name,
         task=task,
         family=FAMILIES[config.model_type.removeprefix("lean_")].title,
         parent=repository(results.parent) if results.parent else None,
@@ -120,27 +92,98 @@ def published_card(folder: Path, config: Any, results: PublishedResults) -> str:
         project=project_link(),
         slim_options=shlex.join(results.cut_parent.slim_options) if results.cut_parent else "",
         files=f" --data_files {evidence.data_files or 'FOLDER'}" if is_local else "",
-        copies=f" --data_files {dataset}=FOLDER" if is_local else "",
+        copies=f" --data_files {results.dataset_name}=FOLDER" if is_local else "",
     )
 
 
-def render(folder: Path) -> tuple[dict[str, str | None], PublishedResults]:
-    """The texts that are made of a published folder's results, by file, None for no file; and the results.
+def encoder_card(folder: Path) -> str:
+    """The text of a sentence encoder's card."""
+    results = read_json(folder / RESULTS)
+    parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
+    return fill_card(
+        "encoder_card.md",
+        metadata=encoder_metadata(results),
+        results=results,
+        parent=parent,
+        own=own,
+        parent_int8=parent_int8,
+        own_int8=own_int8,
+        titles=embedding_benchmark.TITLES,
+        sts_tests=STS_TESTS & own["scores"].keys(),
+        kept=lambda model: kept(model, parent),
+        rivals=rivals(len(results["heads_per_layer"])),
+        is_plain=is_plain(folder),
+        trained_length=re.search(r"--max_length[ =](\d+)", " ".join(results["commands"]))[1],
+        repository=repository(results["name"]),
+        project=project_link(),
+    )
 
-    Raises:
-        ValueError: config, results and weights do not fit each other.
+
+def kept(model: Mapping, parent: Mapping) -> float:
+    """The mean over STS test sets, as a share of the parent's."""
+    means = [embedding_benchmark.mean_sts(each["scores"]) for each in (model, parent)]
+    return means[0] / means[1]
+
+
+def rivals(layers: int) -> list[dict]:
+    """Published encoders with so many layers, the fastest, and the best that is as fast as the parent.
+
+    They are known in this project only; empty in another.
     """
-    config, results, _ = read_run(folder)
+    if not RIVALS.is_file():
+        return []
+    table = pd.read_csv(RIVALS, comment="#")
+    as_fast = table[table["relative_speed"] >= 1]
+    ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]
+    chosen = pd.concat([table[table["layers"] == layers], ends]).drop_duplicates("model").astype(object)
+    return chosen.where(chosen.notna(), None).to_dict("records")
+
+
+def encoder_metadata(results: Mapping) -> str:
+    """The YAML by which the Hub shows and finds the model."""
+    own = results["benchmark"]["models"][1]
+    evaluations = [
+        EvalResult(
+            task_type="sentence-similarity",
+            metric_type="cosine_spearman",
+            metric_name="Spearman correlation of the cosine",
+            metric_value=rounded(own["scores"][name]),
+            dataset_type=source.dataset,
+            dataset_name=source.title,
+            dataset_split=source.split,
+        )
+        for name, source in embedding_benchmark.STS.items()
+        if name in own["scores"]
+    ]
+    tags = ["sentence-transformers", "feature-extraction", "transformers", "transformers.js", "onnx", "pruned"]
+    if results["architecture"] != "BertModel":
+        tags.append("custom_code")
+    return ModelCardData(
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        language="en",
+        license=results["license"],
+        base_model=results["base_model"],
+        base_model_relation="finetune",  # the Hub knows no cut
+        model_name=results["name"],
+        eval_results=evaluations,
+        tags=tags,
+    ).to_yaml()
+
+
+def render(folder: Path) -> dict[str, str | None]:
+    """The texts that are made of a published folder's config.json and results.json by file; None for no file."""
+    if is_encoder(folder):
+        return {README: encoder_card(folder)}
+    results = results_in(folder / RESULTS)
     if not isinstance(results, PublishedResults):
         raise ValueError(f"{folder / RESULTS}: evidence is missing; leaner publish writes it")
-    check_tensor_shapes(folder, results.architecture, config)
-    return {README: published_card(folder, config, results), EVAL_RESULTS: eval_results(results)}, results
+    return {README: model_card(folder, results), EVAL_RESULTS: eval_results(results)}
 
 
 def write_card(folder: Path) -> None:
     """Writes what `render` makes of a published folder, and draws its run if its log is there."""
-    files, results = render(folder)
-    for name, text in files.items():
+    for name, text in render(folder).items():
         path = folder / name
         if text is None:
             path.unlink(missing_ok=True)
@@ -149,6 +192,13 @@ def write_card(folder: Path) -> None:
             write_bytes(path, text.encode())
     log = folder / METRICS_FILE
     if log.is_file():
-        config, _, settings = read_run(folder)
-        loss_unit = loss_unit_of(TASKS[results.task], settings, config)
-        plot(log, folder / TRAINING_FIGURE, results.main_metric, loss_unit, best_of(results.evidence))
+        config, results = AutoConfig.from_pretrained(folder, trust_remote_code=False), results_in(folder / RESULTS)
+        loss_unit = loss_unit_of(TASKS[results.task], settings_of(results)[0], config)
+        plot(log, folder / TRAINING_FIGURE, results.main_metric, loss_unit, results.evidence.best_guess)
+
+
+def finish(folder: Path, results: Mapping[str, object]) -> None:
+    """Writes what every published folder has beside its model: the model code, results.json and the card."""
+    renew_code(folder)
+    write_json(folder / RESULTS, results)
+    write_card(folder)

@@ -5,7 +5,6 @@ and the ONNX graph in 8 bits. results.json holds how it was trained and the scor
 """
 
 import json
-import re
 import shlex
 import shutil
 import tempfile
@@ -14,9 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import requires, version
 from pathlib import Path
 
-import pandas as pd
 import torch
-from huggingface_hub import EvalResult, ModelCardData
 
 from modeling_leaner import exporting
 from modeling_leaner.conversion import ConversionError, convert, load_lean
@@ -28,18 +25,14 @@ from modeling_leaner.terminal import quiet_libraries
 from ..experiments import embedding_benchmark
 from ..experiments.grid import is_folder_name
 from ..records.results import RESULTS
-from ..running.card import project_link, repository, rounded
 from ..settings import without_idle_steps, words_of
-from .cards import README, fill_card
-from .folders import CARDS, MODULES, check_code, is_plain, renew_code
+from .cards import STS_TESTS, finish
+from .folders import CARDS, ENCODER, MODULES, is_encoder
 
 
-KIND = "sentence encoder"
 LENGTH_FILE = "sentence_bert_config.json"
 VERSIONS_FILE = "config_sentence_transformers.json"
-RIVALS = Path("docs/encoders.csv")
 TOLERANCES = {WEIGHTS: 0.002, exporting.ONNX_INT8_FILE: 0.006}  # how far a score may be off on another processor
-STS_TESTS = embedding_benchmark.STS.keys() - {"stsb", "stsb_test"}
 
 
 @dataclass(frozen=True)
@@ -57,14 +50,6 @@ class Origin:
     base_model: str
     license: str | None = None
     texts: str | None = None
-
-
-def is_encoder(folder: Path) -> bool:
-    """Whether a folder is a published sentence encoder."""
-    return (folder / RESULTS).is_file() and read_json(folder / RESULTS).get("kind") == KIND
-
-
-# Publishing
 
 
 def publish_encoder(
@@ -112,7 +97,7 @@ def publish_encoder(
         for measured, title in zip(benchmark["models"], (short, name, f"{short}, int8", f"{name}, int8")):
             measured["model"] = title
         results = {
-            "kind": KIND,
+            "kind": ENCODER,
             "name": name,
             "base_model": origin.base_model,
             "license": origin.license,
@@ -124,8 +109,7 @@ def publish_encoder(
             "benchmark": benchmark,
             "sha256": {file: sha256(folder / file) for file in TOLERANCES},
         }
-        write_json(folder / RESULTS, results)
-        write_bytes(folder / README, card(folder).encode())
+        finish(folder, results)
     return target
 
 
@@ -167,7 +151,6 @@ def write_model(folder: Path, origin: Origin, others: Mapping[str, Path]) -> dic
     config = read_json(folder / "config.json") | {"dtype": "float32"}
     config.pop("_name_or_path", None)
     write_bytes(folder / "config.json", (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
-    renew_code(folder)
     copy_into(folder, others)
     settings = read_json(folder / LENGTH_FILE) if LENGTH_FILE in others else {}
     length = settings.get("max_seq_length") or model.config.max_position_embeddings
@@ -201,112 +184,18 @@ def commands_of(name: str, origin: Origin, run: Mapping, cut: Mapping, rows: Map
     return [without_local_paths(command) for command in commands]
 
 
-# The card
-
-
-def card(folder: Path) -> str:
-    """The text of the card."""
-    results = read_json(folder / RESULTS)
-    parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
-    return fill_card(
-        "encoder_card.md",
-        metadata=metadata(results),
-        results=results,
-        parent=parent,
-        own=own,
-        parent_int8=parent_int8,
-        own_int8=own_int8,
-        titles=embedding_benchmark.TITLES,
-        sts_tests=STS_TESTS & own["scores"].keys(),
-        kept=lambda model: kept(model, parent),
-        rivals=rivals(len(results["heads_per_layer"])),
-        is_plain=is_plain(folder),
-        trained_length=re.search(r"--max_length[ =](\d+)", " ".join(results["commands"]))[1],
-        repository=repository(results["name"]),
-        project=project_link(),
-    )
-
-
-def kept(model: Mapping, parent: Mapping) -> float:
-    """The mean over STS test sets, as a share of the parent's."""
-    means = [embedding_benchmark.mean_sts(each["scores"]) for each in (model, parent)]
-    return means[0] / means[1]
-
-
-def rivals(layers: int) -> list[dict]:
-    """Published encoders with so many layers, the fastest, and the best that is as fast as the parent.
-
-    They are known in this project only; empty in another.
-    """
-    if not RIVALS.is_file():
-        return []
-    table = pd.read_csv(RIVALS, comment="#")
-    as_fast = table[table["relative_speed"] >= 1]
-    ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]
-    chosen = pd.concat([table[table["layers"] == layers], ends]).drop_duplicates("model").astype(object)
-    return chosen.where(chosen.notna(), None).to_dict("records")
-
-
-def metadata(results: Mapping) -> str:
-    """The YAML by which the Hub shows and finds the model."""
-    own = results["benchmark"]["models"][1]
-    evaluations = [
-        EvalResult(
-            task_type="sentence-similarity",
-            metric_type="cosine_spearman",
-            metric_name="Spearman correlation of the cosine",
-            metric_value=rounded(own["scores"][name]),
-            dataset_type=source.dataset,
-            dataset_name=source.title,
-            dataset_split=source.split,
-        )
-        for name, source in embedding_benchmark.STS.items()
-        if name in own["scores"]
-    ]
-    tags = ["sentence-transformers", "feature-extraction", "transformers", "transformers.js", "onnx", "pruned"]
-    if results["architecture"] != "BertModel":
-        tags.append("custom_code")
-    return ModelCardData(
-        library_name="sentence-transformers",
-        pipeline_tag="sentence-similarity",
-        language="en",
-        license=results["license"],
-        base_model=results["base_model"],
-        base_model_relation="finetune",  # the Hub knows no cut
-        model_name=results["name"],
-        eval_results=evaluations,
-        tags=tags,
-    ).to_yaml()
-
-
-def renew_encoder(folder: Path) -> None:
-    """Writes code, if the folder has any, and card anew."""
-    renew_code(folder)
-    write_bytes(folder / README, card(folder).encode())
-
-
-# Verification
-
-
 def verify_encoder(folder: Path, given: Mapping[str, str], short: bool = False) -> str:
-    """Recomputes the scores of both files; returns one line that says what was compared.
+    """Recomputes the scores of both files of a folder; returns one line that says what was compared.
 
     Args:
         given: local copies of the rows by name.
         short: the correlation on STS-B's validation pairs alone.
 
     Raises:
-        ValueError: a file is not the one that was scored, or a score is too far off; names file and field.
+        ValueError: a score is too far off; names file and field.
     """
-    results = read_json(folder / RESULTS)
     place = folder / RESULTS
-    for file, expected in results["sha256"].items():
-        found = sha256(folder / file)
-        if found != expected:
-            raise ValueError(f"{place}: sha256.{file} is {expected}, the file has {found}")
-    check_code(folder)
-    if (folder / README).read_text(encoding="utf-8") != card(folder):
-        raise ValueError(f"{folder / 'README.md'}: not what leaner publish writes from {place}")
+    results = read_json(place)
     scored = results["benchmark"]["models"][1]["scores"]
     names = [name for name in scored if name in embedding_benchmark.SOURCES and (not short or name == "stsb")]
     rows = {name: given.get(name) for name in names}

@@ -13,6 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..records import Guess
+
 
 GREY = "#808890"
 BLUE = "#3b82c4"
@@ -42,7 +44,7 @@ def svg(figure: Figure, name: str) -> bytes:
     return content.getvalue()
 
 
-def curves_figure(summary: Mapping[str, Any], labels: Mapping[str, str], guess: Mapping[str, Any] | None) -> bytes:
+def curves_figure(summary: Mapping[str, Any], labels: Mapping[str, str], guess: Guess | None) -> bytes:
     """Quality of every shape over the tokens of its training, and the comparisons that were fixed beforehand.
 
     Lines are means over the seeds. A band is their range, or a difference's 95 % interval.
@@ -62,7 +64,7 @@ def curves_figure(summary: Mapping[str, Any], labels: Mapping[str, str], guess: 
                 centres = [(tokens, statistics.fmean(v), min(v), max(v)) for tokens, v in points]
                 draw_line(quality, centres, label)
         if guess is not None:
-            quality.axhline(guess["value"], color=GREY, linestyle=":")
+            quality.axhline(guess.value, color=GREY, linestyle=":")
         way = "higher" if summary["higher_is_better"] else "lower"
         quality.set_ylabel(f"{summary['metric']}, {way} is better")
         sign = 1 if summary["higher_is_better"] else -1

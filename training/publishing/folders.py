@@ -1,4 +1,4 @@
-"""Folders of runs and published models: their results, weights and copies of the model code.
+"""Folders of models: their results, and whether weights, configuration and copies of the model code belong together.
 
 A published folder holds the files of this package that its model needs, so that it loads without the package. Loading
 it with `trust_remote_code=True` runs them: no other code may be there.
@@ -8,29 +8,29 @@ import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import modeling_leaner
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.files import naming, read_json, read_object, require, write_bytes
+from modeling_leaner.files import naming, read_json, read_object, require, sha256, write_bytes
 from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.shapes import CONFIG_CLASSES
 
 from ..records import PublishedResults, Record, RunResults, checked
 from ..records.results import PUBLISHED, RESULTS
-from ..running.card import auto_class, settings_of
+from ..running.card import auto_class
 from ..running.loading import tensor_shapes
-from ..tasks import TASKS
 
 
 CARDS = Path(PUBLISHED)
 PACKAGE = Path(modeling_leaner.__file__).parent
+README = "README.md"
 MODULES = "modules.json"  # of sentence-transformers
+ENCODER = "sentence encoder"  # `kind` in the results.json of one
 UNREADABLE = (OSError, ValueError, KeyError, RecursionError)  # what a file that cannot be used raises
 WRITTEN_BY_TRAINER = {"auto_map", "use_cache"}  # keys of a saved config.json that are not fields of every family
 FAMILIES = {kind.model_type: kind for kind in CONFIG_CLASSES.values()}
@@ -47,7 +47,15 @@ def published_folders(cards: Path) -> list[Path]:
     return sorted(path.parent for path in cards.glob("*/config.json"))
 
 
-# Runs
+def results_in(file: Path) -> RunResults:
+    """results.json of a published model or a run. Raises ValueError that names the field."""
+    document = read_object(file)
+    return checked(PublishedResults if "evidence" in document else RunResults, document, file)
+
+
+def is_encoder(folder: Path) -> bool:
+    """Whether a folder is a published sentence encoder."""
+    return (folder / RESULTS).is_file() and read_object(folder / RESULTS).get("kind") == ENCODER
 
 
 def config_class_of(folder: Path) -> type[LeanConfig]:
@@ -58,55 +66,51 @@ def config_class_of(folder: Path) -> type[LeanConfig]:
     return FAMILIES[model_type]
 
 
-def results_in(file: Path) -> RunResults:
-    """results.json of a published model or a run. Raises ValueError that names the field."""
-    document = read_object(file)
-    is_published = "evidence" in document or "weights_sha256" in document
-    return checked(PublishedResults if is_published else RunResults, document, file)
+def check_folder(folder: Path, files: Iterable[str] | None = None) -> None:
+    """Checks, by reading alone, that links, code, configuration and weights of a model's folder belong together.
 
+    A model of this family has this package's code. Any other goes as transformers or sentence-transformers load it by
+    themselves: without code.
 
-def read_run(folder: Path) -> tuple[PreTrainedConfig, RunResults, dict[str, Any]]:
-    """The configuration, the results and all settings of a run.
+    Args:
+        files: those of the folder that count as code; None for all.
 
     Raises:
-        ValueError: configuration and results do not fit; names the file and the missing or wrong field.
+        ValueError: something does not fit; names the file.
     """
-    for name in (RESULTS, "config.json"):
-        if not (folder / name).is_file():
-            raise ValueError(f"{folder / name}: missing; leaner train writes it at the end of a run")
-    with naming(folder / "config.json", UNREADABLE):
-        config_class_of(folder)
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    file = folder / RESULTS
+    check_links(folder)
+    with naming(folder, (OSError,)):
+        weights = find_weights(folder)
+    if not weights:
+        raise ValueError(f"{folder}: no weights ({WEIGHTS})")
+    check_code(folder, files)
+    if is_plain(folder):
+        for path in weights:
+            tensor_shapes(path)
+    else:
+        check_tensor_shapes(folder, weights)
+    results = read_object(folder / RESULTS) if (folder / RESULTS).is_file() else {}
+    stated = results.get("sha256") or {WEIGHTS: results.get("weights_sha256")}  # of an encoder, else of a grid's model
+    for name, expected in stated.items():
+        if expected is not None and sha256(folder / name) != expected:
+            raise ValueError(f"{folder / name}: not the file that its results.json was written for: its hash differs")
+
+
+def check_tensor_shapes(folder: Path, weights: list[Path]) -> None:
+    """Raises ValueError unless the weights are the tensors of config.json."""
+    file = folder / "config.json"
     with naming(file, UNREADABLE):
-        results = results_in(file)
-        require(results.task in TASKS, file, "task", results.task, f"one of {', '.join(TASKS)}")
-        is_bare = TASKS[results.task].trains_bare_model()
-        auto = auto_class(results.architecture)
-        target = config.auto_classes().get(auto, "").split(".")[-1]
-        fits = target == results.architecture and is_bare == (auto == "AutoModel")
-        require(fits, file, "architecture", results.architecture, f"a class of {results.task}")
-        parameters = config.count_parameters(results.architecture).total
-        same = is_bare or results.parameters == parameters  # a bare model may lack its pooling layer
-        require(same, file, "parameters", results.parameters, f"{parameters}")
-        scored = f"eval_{results.metric}" in results.metrics or not (results.metrics or results.rows)
-        require(scored, file, "main_metric", results.metric, f"one of {[*results.metrics]}")
-        settings, _ = settings_of(results)
-    return config, results, settings
-
-
-def check_tensor_shapes(folder: Path, architecture: str, config: PreTrainedConfig) -> None:
-    """Raises ValueError unless the weights, if there are any, are the tensors of the configuration."""
-    files = find_weights(folder)
-    if not files:
-        return
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        classes = {target.split(".")[1] for target in config.auto_classes().values()}
+        names = config.architectures or []
+        require(len(names) == 1 and classes.issuperset(names), file, "architectures", names, f"one of {classes}")
     with torch.device("meta"):
-        model_class = getattr(transformers, auto_class(architecture))
+        model_class = getattr(transformers, auto_class(names[0]))
         model = model_class.from_config(config, trust_remote_code=False)
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     tied = getattr(model, "_tied_weights_keys", None) or ()
-    held = {name: shape for path in files for name, shape in tensor_shapes(path).items()}
-    place = folder / WEIGHTS if len(files) == 1 else folder
+    held = {name: shape for path in weights for name, shape in tensor_shapes(path).items()}
+    place = folder / WEIGHTS if len(weights) == 1 else folder
     for name in sorted(expected.keys() | held.keys()):
         is_optional = name.startswith("pooler.") or name in tied  # the pooling layer of a bare model
         if held.get(name) != expected.get(name) and (name in held or not is_optional):

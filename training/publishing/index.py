@@ -5,27 +5,25 @@ models from their results.json, a grid from its results.csv and guesses.json. Ev
 people. A grid that the page lacks gets a section at its end.
 """
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
 from modeling_leaner.files import read_json, replace_files
 from modeling_leaner.shapes import load_config
 
-from ..experiments.evidence import PEERS
+from ..experiments.grid import PEERS
 from ..experiments.results import load_folder
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, summarise
 from ..records import PublishedResults
 from ..records.results import RESULTS
 from ..tasks import TASKS
-from .cards import README, TEMPLATES
-from .encoders import RIVALS, is_encoder, kept
+from .cards import RIVALS, TEMPLATES, kept
 from .figures import curves_figure, encoders_figure, forest_figure
-from .folders import published_folders, results_in
+from .folders import README, is_encoder, published_folders, results_in
 
 
 COMPARED = ("stsb_test", "qnli", "same_index")  # scores of encoders in the table
@@ -33,69 +31,38 @@ TABLE = re.compile(r"(<!-- table: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 SECTION = "\n### {name}\n\n<!-- table: {name} -->\n<!-- end -->\n"
 
 
-class GridSummary(NamedTuple):
-    """What a grid's rows say, under the keys of summary.json, and its baselines without a transformer."""
+Summary = dict[str, Any]  # a grid's, under the keys of summary.json; with what `read_grids` adds
 
-    name: str
-    values: dict[str, Any]
-    guesses: list[dict[str, Any]]
 
-    @property
-    def cells(self) -> list[dict[str, Any]]:
-        """Statistics of the shapes, the baseline's first."""
-        return self.values["shapes"]
+def gain(grid: Summary, value: float) -> float:
+    """A value of the metric, or a difference of two, such that more is better."""
+    return value if grid["higher_is_better"] else -value
 
-    @property
-    def learned(self) -> bool | None:
-        """Whether the baseline is clearly better than the best one without a transformer."""
-        return next(cell["learned"] for cell in self.cells if cell["shape"] == self.values["baseline"])
 
-    @property
-    def best_guess(self) -> dict[str, Any] | None:
-        """The best baseline without a transformer, else the one that reads nothing; None if neither is known."""
-        known = self.guesses
-        chance = self.cells[0]["chance"]
-        if not known and chance is not None:
-            known = [{"name": "reads nothing", "value": chance}]
-        return max(known, key=lambda guess: self.gain(guess["value"]), default=None)
-
-    @property
-    def curves(self) -> list[dict[str, Any]]:
-        """The scores of all shapes at each budget; empty for a grid with one budget."""
-        return self.values.get("curves") or []
-
-    @property
-    def figure(self) -> str | None:
-        """The file of the grid's figure; None if there are no shapes to compare over several budgets."""
-        return f"curves-{self.name}.svg" if len(self.curves) > 1 and len(self.cells) > 1 else None
-
-    def gain(self, value: float) -> float:
-        """A value of the metric, or a difference of two, such that more is better."""
-        return value if self.values["higher_is_better"] else -value
-
-    def difference(self, compared: dict[str, Any]) -> str:
-        """`+0.012 (+0.001 to +0.024)`, plus = better; a dash without a pair of runs."""
-        if compared["difference"] is None:
-            return "–"
-        text = f"{self.gain(compared['difference']):+.3f}"
-        if compared["interval"] is None:
-            return text
-        low, high = sorted(map(self.gain, compared["interval"]))
-        return f"{text} ({low:+.3f} to {high:+.3f})"
-
-    def label(self, shape: str) -> str:
-        """`4 × 6 × 16`: layers, heads, head size; then what else differs from the baseline."""
-        config, baseline = map(load_config, (shape, self.values["baseline"]))
-        text = f"{config.num_hidden_layers} × {heads_text(config.heads_per_layer, '/')} × {config.head_dim}"
-        if config.hidden_size != baseline.hidden_size:
-            text += f" of width {config.hidden_size}"
-        if config.intermediate_size * baseline.hidden_size != baseline.intermediate_size * config.hidden_size:
-            text += f" with MLP {config.intermediate_size}"
-        if self.values["cuts"]:
-            _, _, variant = Path(shape.removesuffix("/config.json")).name.partition("-")
-            text += f", {variant}" if variant else ""
-            text += ", new weights" if shape.endswith(".json") else ", pruned"
+def difference(grid: Summary, compared: dict[str, Any]) -> str:
+    """`+0.012 (+0.001 to +0.024)`, plus = better; a dash without a pair of runs."""
+    if compared["difference"] is None:
+        return "–"
+    text = f"{gain(grid, compared['difference']):+.3f}"
+    if compared["interval"] is None:
         return text
+    low, high = sorted(gain(grid, limit) for limit in compared["interval"])
+    return f"{text} ({low:+.3f} to {high:+.3f})"
+
+
+def label(grid: Summary, shape: str) -> str:
+    """`4 × 6 × 16`: layers, heads, head size; then what else differs from the baseline."""
+    config, baseline = map(load_config, (shape, grid["baseline"]))
+    text = f"{config.num_hidden_layers} × {heads_text(config.heads_per_layer, '/')} × {config.head_dim}"
+    if config.hidden_size != baseline.hidden_size:
+        text += f" of width {config.hidden_size}"
+    if config.intermediate_size * baseline.hidden_size != baseline.intermediate_size * config.hidden_size:
+        text += f" with MLP {config.intermediate_size}"
+    if grid["cuts"]:
+        _, _, variant = Path(shape.removesuffix("/config.json")).name.partition("-")
+        text += f", {variant}" if variant else ""
+        text += ", new weights" if shape.endswith(".json") else ", pruned"
+    return text
 
 
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -111,96 +78,100 @@ def heads_text(heads_per_layer: list[int], separator: str) -> str:
     return separator.join(map(str, heads_per_layer)) if different else str(heads_per_layer[0])
 
 
-def read_grids(cards: Path) -> dict[str, GridSummary]:
-    """Every grid that has rows, by name, summarised anew. Raises ValueError or GridError if its files do not fit."""
+def read_grids(cards: Path) -> dict[str, Summary]:
+    """Every grid that has rows, by name, summarised anew. Raises ValueError if its files do not fit."""
     grids = {}
     for path in sorted(cards.glob("grids/*/results.csv")):
-        guesses = path.with_name("guesses.json")
-        known = json.loads(guesses.read_text(encoding="utf-8")) if guesses.is_file() else []
-        summary = json.dumps(summarise(load_folder(path.parent)))  # as summary.json has it
-        grids[path.parent.name] = GridSummary(path.parent.name, json.loads(summary), known)
+        name, results = path.parent.name, load_folder(path.parent)
+        summary = summarise(results)
+        has_figure = len(summary["curves"]) > 1 and len(summary["shapes"]) > 1
+        figure = f"curves-{name}.svg" if has_figure else None
+        learned = next(cell["learned"] for cell in summary["shapes"] if cell["shape"] == summary["baseline"])
+        known = {"name": name, "best_guess": results.best_guess, "learned": learned, "figure": figure}
+        grids[name] = summary | known
     return grids
 
 
-def budget_names(grid: GridSummary) -> list[str]:
+def budget_names(grid: Summary) -> list[str]:
     """`12.3M tokens` for each budget."""
-    counts = [budget["branch"] for budget in grid.curves]
+    counts = [budget["branch"] for budget in grid["curves"]]
     return [f"{count / 1e6:.1f}M tokens" if count >= 1e6 else f"{count:,} tokens" for count in counts]
 
 
-def about_grid(grid: GridSummary) -> str:
+def about_grid(grid: Summary) -> str:
     """Metric, recipe, seeds and the best baseline without a transformer, in a line."""
-    values = grid.values
-    way = "higher" if values["higher_is_better"] else "lower"
-    seeds = ", ".join(map(str, values["seeds"]))
-    text = f"{values['metric'] or 'no finished run'} ({way} is better); recipe `{values['recipe']}`; seeds {seeds}"
-    best = grid.best_guess
+    way = "higher" if grid["higher_is_better"] else "lower"
+    seeds = ", ".join(map(str, grid["seeds"]))
+    text = f"{grid['metric'] or 'no finished run'} ({way} is better); recipe `{grid['recipe']}`; seeds {seeds}"
+    best = grid["best_guess"]
     if best is not None:
-        text += f"; best baseline without a transformer: {best['value']:.4f} ({best['name']})"
-    if values["unsound_tuning"] is not None:
-        text += f"; the learning rates may not be the best: {values['unsound_tuning']}"
-    return f"{text}. [Settings](grids/{grid.name}/grid.yaml), [every run](grids/{grid.name}/results.csv)."
+        text += f"; best baseline without a transformer: {best.value:.4f} ({best.name})"
+    if grid["unsound_tuning"] is not None:
+        text += f"; the learning rates may not be the best: {grid['unsound_tuning']}"
+    return f"{text}. [Settings](grids/{grid['name']}/grid.yaml), [every run](grids/{grid['name']}/results.csv)."
 
 
-def grid_table(grid: GridSummary) -> str:
+def grid_table(grid: Summary) -> str:
     """Every shape of a grid with its score, at each budget if there are several, and its difference."""
-    names = budget_names(grid) or [f"{grid.values['metric']}, mean ± sd (seeds)"]
+    names = budget_names(grid) or [f"{grid['metric']}, mean ± sd (seeds)"]
     lines = []
-    for place, cell in enumerate(grid.cells):
+    for place, cell in enumerate(grid["shapes"]):
         scores = []
-        for each in [budget["shapes"][place] for budget in grid.curves] or [cell]:
+        for each in [budget["shapes"][place] for budget in grid["curves"]] or [cell]:
             spread = "" if each["sd"] is None else f" ± {each['sd']:.4f}"
             scores.append("not run" if each["mean"] is None else f"{each['mean']:.4f}{spread} ({each['n']})")
         if {*scores} == {"not run"}:
             continue
         verdict = cell["verdict"]
-        if cell["shape"] == grid.values["baseline"]:
+        if cell["shape"] == grid["baseline"]:
             verdict = "baseline, not learned" if cell["learned"] is False else "baseline"
         known = "–" if cell["parameters"] is None else f"{cell['parameters']:,}"
-        lines.append((grid.label(cell["shape"]), known, *scores, grid.difference(cell), verdict))
+        lines.append((label(grid, cell["shape"]), known, *scores, difference(grid, cell), verdict))
     header = ("layers × heads × size", "parameters", *names, "difference, + is better (95 % interval)", "verdict")
     parts = [about_grid(grid), markdown(header, lines)]
-    if grid.values.get("readings"):
+    if grid["readings"]:
         parts.append(contrasts_table(grid))
-    if grid.figure:
-        parts.append(f"![Quality over training tokens, {grid.name}]({grid.figure})")
+    if grid["figure"]:
+        parts.append(f"![Quality over training tokens, {grid['name']}]({grid['figure']})")
     return "\n\n".join(parts)
 
 
-def contrasts_table(grid: GridSummary) -> str:
+def contrasts_table(grid: Summary) -> str:
     """The comparisons that were fixed beforehand, at equal tokens, FLOPs and seconds, at each budget."""
-    readings = pd.DataFrame(grid.values["readings"]).astype({"difference": object, "interval": object})
+    readings = pd.DataFrame(grid["readings"]).astype({"difference": object, "interval": object})
     readings = readings.where(readings.notna(), None)
-    seeds = grid.values["seeds_of"] or {}
+    seeds = grid["seeds_of"] or {}
     corrected = {}
-    for each in grid.values["contrasts"]:
-        planned = {*seeds.get(each["shape"], grid.values["seeds"])} & {*seeds.get(each["minus"], grid.values["seeds"])}
+    for each in grid["contrasts"]:
+        planned = {*seeds.get(each["shape"], grid["seeds"])} & {*seeds.get(each["minus"], grid["seeds"])}
         if each["pairs"] == len(planned) and each["p_corrected"] is not None:  # all of its runs have finished
             corrected[each["shape"], each["minus"], "tokens"] = f"{each['p_corrected']:.2g}"
     lines = []
     for key, group in readings.groupby(["shape", "minus", "equal"], sort=False):
         if group["pairs"].any():
             shape, minus, equal = key
-            pair = f"{grid.label(shape)} against {grid.label(minus)}"
-            lines.append((pair, equal, *map(grid.difference, group.to_dict("records")), corrected.get(key, "")))
+            pair = f"{label(grid, shape)} against {label(grid, minus)}"
+            lines.append(
+                (pair, equal, *(difference(grid, each) for each in group.to_dict("records")), corrected.get(key, ""))
+            )
     return markdown(("first against second", "at equal", *budget_names(grid), "corrected p at the end"), lines)
 
 
-def compares_shapes(grid: GridSummary) -> bool:
+def compares_shapes(grid: Summary) -> bool:
     """Whether a grid compares shapes of new models: no pruned ones, no reference of transformers."""
-    return not grid.values["cuts"] and not grid.name.endswith(PEERS)
+    return not grid["cuts"] and not grid["name"].endswith(PEERS)
 
 
-def tests(grids: Iterable[GridSummary]) -> pd.DataFrame:
+def tests(grids: Iterable[Summary]) -> pd.DataFrame:
     """Non-inferiority of every shape with a margin and enough seeds, corrected by Holm over all grids.
 
     Shapes whose baseline has not learned count in the correction, so that knowing it makes no test easier.
     """
     found = [
-        (grid.name, grid.label(cell["shape"]), grid.learned, cell["p_non_inferiority"])
+        (grid["name"], label(grid, cell["shape"]), grid["learned"], cell["p_non_inferiority"])
         for grid in filter(compares_shapes, grids)
-        for cell in grid.cells
-        if cell["p_non_inferiority"] is not None and cell["pairs"] == len(grid.values["seeds"]) >= MIN_PAIRS
+        for cell in grid["shapes"]
+        if cell["p_non_inferiority"] is not None and cell["pairs"] == len(grid["seeds"]) >= MIN_PAIRS
     ]
     frame = pd.DataFrame(found, columns=["grid", "shape", "learned", "p"])
     frame["corrected"] = holm(frame["p"])
@@ -208,7 +179,7 @@ def tests(grids: Iterable[GridSummary]) -> pd.DataFrame:
     return frame.sort_values("p")
 
 
-def tests_table(grids: Iterable[GridSummary]) -> str:
+def tests_table(grids: Iterable[Summary]) -> str:
     """The tests whose baseline has learned, the lowest p first, and the forest of all differences."""
     lines = []
     for test in tests(grids).query("learned == True").itertuples():
@@ -221,14 +192,14 @@ def tests_table(grids: Iterable[GridSummary]) -> str:
     return markdown(("grid", "shape", "p", "corrected p", "verdict"), lines)
 
 
-def differences(grids: Iterable[GridSummary]) -> pd.DataFrame:
+def differences(grids: Iterable[Summary]) -> pd.DataFrame:
     """The differences that have an interval from three seeds or more, plus = better, for the forest."""
     found = [
-        (grid.values["metric"], grid.name, grid.label(cell["shape"]), grid.gain(cell["difference"]))
-        + tuple(sorted(map(grid.gain, cell["interval"])))
+        (grid["metric"], grid["name"], label(grid, cell["shape"]), gain(grid, cell["difference"]))
+        + tuple(sorted(gain(grid, limit) for limit in cell["interval"]))
         for grid in filter(compares_shapes, grids)
-        if grid.values["metric"] in ("accuracy", "loss")
-        for cell in grid.cells
+        if grid["metric"] in ("accuracy", "loss")
+        for cell in grid["shapes"]
         if cell["interval"] is not None and cell["pairs"] >= 3
     ]
     return pd.DataFrame(found, columns=["metric", "grid", "shape", "difference", "low", "high"])
@@ -256,7 +227,7 @@ def encoder_lines(results: dict) -> list[tuple[str, ...]]:
     return lines
 
 
-def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
+def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
     """The published sentence encoders, and the other models by task and grid."""
     encoders, miniatures = [], []
     for folder in published_folders(cards):
@@ -266,14 +237,14 @@ def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
         results = results_in(folder / RESULTS)
         if isinstance(results, PublishedResults):
             grid = results.evidence.grid
-            guess = grids[grid].best_guess
+            guess = grids[grid]["best_guess"]
             line = (
                 f"[{results.name}]({results.name})",
                 TASKS[results.task].title,
-                grids[grid].label(results.cell),
+                label(grids[grid], results.cell),
                 f"{results.parameters:,}",
                 f"{results.metric} {results.metrics[f'eval_{results.metric}']:.3f}",
-                "–" if guess is None else f"{guess['value']:.3f} ({guess['name']})",
+                "–" if guess is None else f"{guess.value:.3f} ({guess.name})",
                 f"[{grid}](#{grid})",
             )
             miniatures.append(((list(TASKS).index(results.task), grid, results.name), line))
@@ -295,7 +266,7 @@ def model_tables(cards: Path, grids: dict[str, GridSummary]) -> dict[str, str]:
     }
 
 
-def render(cards: Path, grids: dict[str, GridSummary]) -> str:
+def render(cards: Path, grids: dict[str, Summary]) -> str:
     """The page's text: the one that is there, or the template, with its tables renewed."""
     page = cards / README
     text = (page if page.is_file() else TEMPLATES / "index.md").read_text(encoding="utf-8")
@@ -311,13 +282,13 @@ def render(cards: Path, grids: dict[str, GridSummary]) -> str:
     return TABLE.sub(renewed, text)
 
 
-def figures(cards: Path, grids: dict[str, GridSummary]) -> dict[Path, bytes]:
+def figures(cards: Path, grids: dict[str, Summary]) -> dict[Path, bytes]:
     """The curves of every grid with several budgets, the forest of all differences, and the encoders beside rivals."""
     drawn = {}
     for grid in grids.values():
-        if grid.figure:
-            labels = {cell["shape"]: grid.label(cell["shape"]) for cell in grid.cells}
-            drawn[cards / grid.figure] = curves_figure(grid.values, labels, grid.best_guess)
+        if grid["figure"]:
+            labels = {cell["shape"]: label(grid, cell["shape"]) for cell in grid["shapes"]}
+            drawn[cards / grid["figure"]] = curves_figure(grid, labels, grid["best_guess"])
     compared = differences(grids.values())
     if len(compared):
         drawn[cards / "forest.svg"] = forest_figure(compared)

@@ -1,47 +1,43 @@
 """`leaner publish [GRID.yaml]`: folders under model_cards/, exactly as they are pushed to the Hub, from a grid's runs.
 
 For each shape that the grid's `publish` names, the run of the first seed is published, whatever its result: weights,
-code, configuration, tokenizer or processor, the resolved recipe, and a results.json with the evidence of the whole
-grid. If the folder exists, only the evidence, the card and the copies of the model code are renewed; `--replace` takes
-everything from the run again. Without a grid, all published folders are renewed.
+code, configuration, tokenizer or processor, the resolved recipe, results.json and a card. If the folder exists, only
+what the grid's rows say, the card and the copies of the model code are renewed; `--replace` takes everything from the
+run again. Without a grid, all published folders are renewed.
 """
 
+import functools
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
+from transformers import pipeline, set_seed
 
-from modeling_leaner.files import read_json, read_object, sha256, whole_folder, write_bytes, write_json
+from modeling_leaner.files import read_json, read_object, sha256, whole_folder, write_bytes
 from modeling_leaner.hub import RECORD, cut_of_layers
 from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.terminal import quiet_libraries
 
-from ..data.sources import load_held_out, load_training
-from ..experiments.baselines import GUESSES, guesses
 from ..experiments.branches import recipe_of
-from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, reported, write_grid
-from ..experiments.results import GridResults, finished_row, load_results
-from ..reading import read_yaml
-from ..records import Continuations, Evidence, PublishedResults, RunResults, SlimFile, checked
-from ..records.results import LOCAL_FILES, OWN_GRIDS, PUBLISHED, RESULTS
+from ..experiments.results import GridResults, finished_row, load_folder, load_results
+from ..experiments.statistics import Cells
+from ..records import Evidence, PublishedResults, RunResults, checked
+from ..records.results import PUBLISHED, RESULTS
 from ..running.evaluation import prepare_evaluation
-from ..running.results import is_clone
 from ..running.run_folder import RECIPE
 from ..settings import copy_options
-from ..tasks import TASKS
 from ..tasks.language import CausalLM
-from .cards import write_card
-from .continuations import continuations
-from .encoders import is_encoder, renew_encoder
-from .folders import CARDS, published_folders, renew_code, results_in
+from .cards import finish
+from .folders import CARDS, check_folder, is_encoder, published_folders, results_in
 from .index import write_index
-from .verify import UNVERIFIABLE, metrics_of, tolerances, verify
+from .verify import UNVERIFIABLE, metrics_of, verify
 
 
 SUBSET = 200  # examples of the short verification
+GRIDS = CARDS / "grids"
 RUN_FILES = (  # what a published folder has of its run
     "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
     "tokenizer_config.json special_tokens_map.json training.png metrics.jsonl"
@@ -81,32 +77,26 @@ def reproducible_shape(grid: Grid, shape: str, run: Path) -> str:
     if grid.start_from is None:
         return shape
     published = load_grid(Path(grid.start_from) / "grid.yaml").publish or {}
-    folder = CARDS / published.get(shape, "")
-    begun = Path(read_json(run / RESULTS)["shape"]) / WEIGHTS
-    for weights in (begun, folder / WEIGHTS):
-        if not weights.is_file():
-            raise ValueError(f"start_from: {weights}: missing; the weights of {shape} have to be published first")
-    if sha256(begun) != sha256(folder / WEIGHTS):
-        raise ValueError(f"start_from: {folder} does not hold {begun}, which the run started from")
+    folder, begun = CARDS / published.get(shape, ""), Path(read_json(run / RESULTS)["shape"])
+    if not (folder / WEIGHTS).is_file() or sha256(begun / WEIGHTS) != sha256(folder / WEIGHTS):
+        raise ValueError(f"start_from: {folder} does not hold the weights of {begun}; publish these first")
     return str(folder)
 
 
-def grid_folder(grid: Grid) -> str | None:
-    """Where the rows of a grid lie, in the project; None for a grid of this project, which has them by its name.
-
-    Raises ValueError for a place outside of the project, which no card can name.
-    """
-    folder = Path(grid.output_dir).resolve()
-    if not folder.is_relative_to(Path.cwd()):
-        raise ValueError(f"output_dir: {grid.output_dir}: expected a folder in {Path.cwd()}, for the card names it")
-    place = folder.relative_to(Path.cwd())
-    return None if place.parent == Path(OWN_GRIDS) and is_clone(Path()) else place.as_posix()
-
-
-def evidence_of(results: GridResults) -> Evidence:
-    """The evidence of the rows. Raises GridError if they are of another grid."""
-    check_unchanged(results.grid, results.rows.values())
-    return gather(results)
+def evidence_of(results: GridResults, shape: str) -> Evidence:
+    """What the rows say of a shape. Raises GridError if they are of another grid."""
+    grid, run = results.grid, results.any_reported
+    check_unchanged(grid, results.rows.values())
+    score = Cells(results).score(shape)
+    return Evidence(
+        grid=results.name,
+        **{name: getattr(grid, name) for name in ("baseline", "unsound_tuning", "data", "data_files", "hub")},
+        metric=run.metric,
+        higher_is_better=run.higher_is_better,
+        shapes=len(grid.shapes),
+        **{name: score[name] for name in ("n", "mean", "sd")},
+        best_guess=results.best_guess,
+    )
 
 
 def slim_options(target: Mapping[str, object], record: Mapping[str, object]) -> list[str]:
@@ -130,44 +120,40 @@ def cut_parent(grid: Grid, shape: str, data_sha256: str) -> dict[str, object]:
     folder, record = Path(grid.cut_from), Path(shape) / RECORD
     if not grid.cut_from.startswith(PUBLISHED) or not (folder / RESULTS).is_file():
         raise ValueError(f"cut_from: {folder}: expected a published folder, {PUBLISHED}NAME, as the parent")
-    parent = checked(PublishedResults, read_json(folder / RESULTS), folder / RESULTS)
+    parent, document = results_in(folder / RESULTS), read_object(record)
     if parent.data_sha256 != data_sha256:
         raise ValueError(f"cut_from: {folder} was evaluated on other rows than {shape}: data_sha256 differs")
-    document = read_object(record)
-    recorded = checked(SlimFile, document, record).parent_weights_sha256
-    if recorded is not None and (folder / WEIGHTS).is_file() and sha256(folder / WEIGHTS) != recorded:
-        raise ValueError(
-            f"{record}: parent_weights_sha256 is {recorded}, but {folder / WEIGHTS} has another: the parent was "
-            "replaced; cut it again"
-        )
+    recorded = document.get("parent_weights_sha256")
+    if recorded is not None and parent.weights_sha256 != recorded:
+        raise ValueError(f"{record}: parent_weights_sha256 is {recorded}, but {folder} was replaced; cut it again")
     return {
         "name": parent.name,
         "weights_sha256": recorded,
         "slim_options": slim_options(grid.cuts[shape], document),
-        "parameters": parent.parameters,
-        "steps": parent.train.steps,
         "metrics": parent.metrics,
     }
 
 
-def continuations_of(folder: Path, options: list[str]) -> Continuations | None:
-    """`continuations` of held-out rows, compared with the run's own training rows; None for other tasks."""
+def continuation(folder: Path, options: list[str]) -> dict[str, object] | None:
+    """How a causal language model continues the beginning of a held-out text; None of any other."""
     with tempfile.TemporaryDirectory() as scratch:
-        evaluation = prepare_evaluation(str(folder), options, scratch)
-        task = evaluation.task
-        if not isinstance(task, CausalLM):
-            return None
-        train, held_out = load_training(evaluation.arguments)
-        if held_out is None:
-            held_out = load_held_out(evaluation.arguments)
-        return continuations(folder, train[task.text_column], held_out[task.text_column])
+        evaluation = prepare_evaluation(str(folder), [*options, "--max_eval_rows", str(SUBSET)], scratch)
+    if not isinstance(evaluation.task, CausalLM):
+        return None
+    words, temperature = 16, 0.7
+    text = evaluation.task.processing.decode(evaluation.held_out.rows[0]["input_ids"], skip_special_tokens=True)
+    prompt = " ".join(text.split()[:words])
+    generate = pipeline("text-generation", model=str(folder))
+    set_seed(0)
+    options = {"max_new_tokens": 96, "do_sample": True, "temperature": temperature, "return_full_text": False}
+    said = generate(prompt, **options)[0]["generated_text"]
+    texts = [{"prompt": prompt, "continuation": said}]
+    return {"prompt_words": words, "temperature": temperature, "seed": 0, "texts": texts}
 
 
-def results_of_cell(
-    folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str], license: str | None
-) -> PublishedResults:
-    """The published results.json: the run's own, the evidence, and what a verification compares."""
-    file = folder / RESULTS
+def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list[str]) -> PublishedResults:
+    """The published results.json of a run: its own, what the rows say, and what a verification compares."""
+    grid, file = loaded.grid, folder / RESULTS
     results = checked(RunResults, read_json(file), file)
     metrics, rows, data = metrics_of(folder, [*options, "--max_eval_rows", str(SUBSET)])
     parent = None
@@ -179,22 +165,12 @@ def results_of_cell(
         "name": grid.publish[shape],
         "cell": shape,
         "shape": reproducible_shape(grid, shape, folder),
-        "partners": grid.partners(shape),
-        "license": license,
         "recipe": without_data_files(results.recipe),
         "weights_sha256": sha256(folder / WEIGHTS),
-        "tolerances": tolerances(results.metrics, results.rows),
-        "subset": {
-            "max_eval_rows": SUBSET,
-            "rows": rows,
-            "data_sha256": data,
-            "metrics": metrics,
-            "tolerances": tolerances(metrics, rows),
-        },
-        "evidence": evidence.document(),
-        "continuations": continuations_of(folder, options),
+        "subset": {"max_eval_rows": SUBSET, "rows": rows, "data_sha256": data, "metrics": metrics},
+        "evidence": evidence_of(loaded, shape).document(),
+        "continuations": None if parent else continuation(folder, options),
         "cut_parent": parent,
-        "grid_folder": grid_folder(grid),
     }
     return checked(PublishedResults, published, file)
 
@@ -203,11 +179,7 @@ def results_of_cell(
 
 
 def read_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
-    """The results of a folder that exists.
-
-    Raises:
-        ValueError: the folder is another's, or its weights are not those that its results name.
-    """
+    """The results of a folder that exists. Raises ValueError if it is another's, or its weights are others."""
     path = target / RESULTS
     try:
         results = checked(PublishedResults, read_json(path), path)
@@ -216,14 +188,11 @@ def read_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
     if results.evidence.grid != Path(grid.output_dir).name or results.cell != shape:
         there = f"{results.cell} in the grid {results.evidence.grid}"
         raise ValueError(f"{target}: there already, of {there}; choose another name")
-    file = target / WEIGHTS
-    if not file.is_file() or sha256(file) != results.weights_sha256:
-        raise ValueError(f"{file}: missing, or weights_sha256 of its results.json differs")
     return results
 
 
 def renew(loaded: GridResults, shape: str, license: str | None = None) -> Path:
-    """Writes evidence, card and code of a folder that exists, all or nothing; the rest stays as it is.
+    """Writes what the rows say, card and code of a folder that exists, all or nothing; the rest stays as it is.
 
     Args:
         license: of its weights; None leaves what it says.
@@ -234,30 +203,24 @@ def renew(loaded: GridResults, shape: str, license: str | None = None) -> Path:
     grid = loaded.grid
     target = CARDS / grid.publish[shape]
     results = read_target(target, grid, shape)
-    fresh = {
-        "partners": grid.partners(shape),
-        "evidence": evidence_of(loaded),
-        "grid_folder": grid_folder(grid),
-        "license": license or results.license,
-    }
+    fresh = {"evidence": evidence_of(loaded, shape), "license": license or results.license}
     if results.cut_parent is not None:
-        if read_object(target / RECORD) != read_object(Path(shape) / RECORD):
-            raise ValueError(f"{target / RECORD}: not the cut of {Path(shape) / RECORD}")
-        fields = cut_parent(grid, shape, results.data_sha256)
-        fresh["cut_parent"] = results.cut_parent.model_copy(update=fields)
-    with whole_folder(target, replace=True) as folder:
-        shutil.copytree(target, folder)
-        renew_code(folder)
-        write_json(folder / RESULTS, results.model_copy(update=fresh).document())
-        write_card(folder)
+        fresh["cut_parent"] = results.cut_parent.model_copy(update=cut_parent(grid, shape, results.data_sha256))
+    renew_folder(target, results.model_copy(update=fresh).document())
     write_grid(grid)  # what no run depends on may have changed
     return target
 
 
+def renew_folder(target: Path, results: Mapping[str, object]) -> None:
+    """Writes results, card and code of a published folder anew, all or nothing."""
+    with whole_folder(target, replace=True) as folder:
+        shutil.copytree(target, folder)
+        finish(folder, results)
+        check_folder(folder)
+
+
 def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license: str | None = None) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
-
-    The guesses beside the grid's rows are renewed before, and stay so.
 
     Args:
         data_files: the local copy of the rows; empty for those of the Hub.
@@ -269,35 +232,22 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license:
     grid = loaded.grid
     target = CARDS / grid.publish[shape]
     source = run_to_publish(loaded, shape)
-    own = results_in(source / RESULTS)
-    options = copy_options(own.recipe, data_files)
     if target.exists():
         license = license or read_target(target, grid, shape).license
-    held_out = prepare_evaluation(str(source), options, str(target.parent / "unused")).held_out
-    if held_out.sha256 != own.data_sha256:
-        where = " ".join(data_files) or own.dataset
-        found = f"{len(held_out.rows)} rows of {where} with {held_out.sha256}"
-        raise ValueError(f"{source / RESULTS}: data_sha256: {found} differ from the run's")
-    if grid.metric in (None, own.metric):  # else no guess is scored by it
-        scored = guesses(source, options)
-        if scored:
-            write_json(grid.path(GUESSES), [guess.document() for guess in scored])
-            loaded = GridResults(grid, loaded.rows)  # without the guesses that it has read before
-    results = results_of_cell(source, grid, shape, evidence_of(loaded), options, license)
+    options = copy_options(results_in(source / RESULTS).recipe, data_files)
+    results = results_of_cell(loaded, shape, source, options)
     with whole_folder(target, replace=True) as folder:
         folder.mkdir()
         for path in (path for pattern in RUN_FILES for path in source.glob(pattern)):
             shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         if results.cut_parent is not None:
             shutil.copyfile(Path(shape) / RECORD, folder / RECORD)
-        renew_code(folder)
-        recipe = without_data_files(read_yaml(source / RECIPE)) | {"shape": results.shape}
+        recipe = {**results.recipe, "shape": results.shape}
         text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
         write_bytes(folder / RECIPE, text.encode())
-        write_json(folder / RESULTS, results.document())
-        write_card(folder)
-        verify(folder, {dataset_name(results): list(data_files)} if data_files else {})
-        write_grid(grid)
+        finish(folder, {**results.document(), "license": license})
+        verify(folder, {results.dataset_name: list(data_files)} if data_files else {})
+    write_grid(grid)
     return target
 
 
@@ -308,43 +258,33 @@ def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: 
         ValueError: the grid publishes nothing, or something is missing; before anything is written.
     """
     grid = load_grid(file)
-    if not grid.publish:
-        raise ValueError(f"{file}: publish: missing, expected shapes and the names of their folders")
-    task = recipe_of(grid, grid.baseline).task
-    if task in UNVERIFIABLE:
-        others = ", ".join(sorted(TASKS.keys() - set(UNVERIFIABLE)))
-        raise ValueError(f"{file}: publish: the task {task} cannot be verified; expected one of {others}")
-    there = {shape for shape, name in grid.publish.items() if (CARDS / name).exists()}
-    for shape in there:
-        read_target(CARDS / grid.publish[shape], grid, shape)
+    if not grid.publish or Path(grid.output_dir).resolve().parent != GRIDS.resolve():
+        raise ValueError(f"{file}: expected publish, shapes and names of folders, and output_dir: {GRIDS}/NAME")
+    if recipe_of(grid, grid.baseline).task in UNVERIFIABLE:
+        raise ValueError(f"{file}: publish: the tasks {', '.join(UNVERIFIABLE)} cannot be verified")
     loaded = load_results(grid)
-    new = [shape for shape in grid.publish if replace or shape not in there]
-    for run in [run_to_publish(loaded, shape) for shape in new]:
-        if not data_files and results_in(run / RESULTS).dataset == LOCAL_FILES:
-            raise ValueError(f"{run}: it was trained on local files; expected --data with their folder, or SPLIT=FILE")
+    new = [shape for shape, name in grid.publish.items() if replace or not (CARDS / name).exists()]
     for shape in grid.publish:
         if shape in new:
-            print(publish(loaded, shape, data_files, license))
+            run_to_publish(loaded, shape)
         else:
-            print(renew(loaded, shape, license))
+            read_target(CARDS / grid.publish[shape], grid, shape)
+    for shape in grid.publish:
+        print(publish(loaded, shape, data_files, license) if shape in new else renew(loaded, shape, license))
 
 
 def renew_all() -> None:
     """Renews every published folder. Raises ValueError for one that no grid publishes, nor is an encoder's."""
-    loaded: dict[str, GridResults] = {}
+    load = functools.cache(load_folder)
     for folder in published_folders(CARDS):
+        results = read_object(folder / RESULTS)
         if is_encoder(folder):
-            renew_encoder(folder)
+            renew_folder(folder, results)
         else:
-            results = results_in(folder / RESULTS)
-            if not isinstance(results, PublishedResults):
-                raise ValueError(f"{folder}: a run, which no grid has published")
-            file = results.grid_file
-            if file not in loaded:
-                loaded[file] = load_results(load_grid(Path(file)))
-            if (loaded[file].grid.publish or {}).get(results.cell) != folder.name:
-                raise ValueError(f"{folder}: {file} does not have it under publish")
-            renew(loaded[file], results.cell)
+            loaded = load(GRIDS / results["evidence"]["grid"])
+            if (loaded.grid.publish or {}).get(results["cell"]) != folder.name:
+                raise ValueError(f"{folder}: {loaded.grid.path('grid.yaml')} does not have it under publish")
+            renew(loaded, results["cell"])
         print(folder)
 
 

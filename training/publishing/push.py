@@ -3,11 +3,10 @@
 import re
 from pathlib import Path
 
-from huggingface_hub import HfApi, ModelCard, ModelInfo
+from huggingface_hub import ModelCard, ModelInfo
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
-from transformers import AutoConfig
 
-from modeling_leaner.files import MOST_BYTES, naming, read_json, read_object, read_text, require, sha256
+from modeling_leaner.files import MOST_BYTES, read_json, read_text
 from modeling_leaner.hub import (
     TOKENIZER_FILES,
     check_repository,
@@ -16,28 +15,15 @@ from modeling_leaner.hub import (
     commit,
     contents,
     deleted,
-    hub_errors,
     remote_of,
 )
-from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.terminal import quiet_libraries, visible
 
 from ..reading import load_yaml
-from ..records.results import RESULTS
-from ..running.loading import read_tokenizer, tensor_shapes
-from .cards import README
-from .folders import (
-    CARDS,
-    UNREADABLE,
-    check_code,
-    check_links,
-    check_tensor_shapes,
-    is_plain,
-    published_folders,
-)
+from ..running.loading import read_tokenizer
+from .folders import CARDS, README, check_folder, published_folders
 
 
-COLLECTION = "modeling_leaner"
 TEXT_FILES = (".md", ".json", ".jsonl", ".yaml", ".yml", ".txt", ".jinja", ".py", ".csv")
 PRIVATE = re.compile(
     r"\bhf_[A-Za-z0-9]{8,}|hub_token\W+(?!null|None|~)\w|(?P<home>/home/[\w.-]+/|/Users/[\w.-]+/|/root/|\\Users\\)"
@@ -45,46 +31,17 @@ PRIVATE = re.compile(
 Contents = dict[str, Path | bytes]
 
 
-def read_card(folder: Path) -> ModelCard:
-    """The card of a folder. Raises ValueError if the Hub could not read its metadata."""
+def check_card(folder: Path) -> None:
+    """Raises ValueError if the Hub could not read the metadata of a folder's card."""
     path = folder / README
     try:
         content = read_text(path, MOST_BYTES)
         metadata = REGEX_YAML_BLOCK.search(content)
         if metadata is not None:
             load_yaml(metadata[2])  # strictly: ModelCard takes a key given twice, and aliases without end
-        card = ModelCard(content)
-        card.data.to_yaml()
+        ModelCard(content).data.to_yaml()
     except Exception as error:  # of YAML, of types: as many as there are ways to write it wrong
         raise ValueError(f"{path}: metadata that the Hub cannot read ({error})") from error
-    return card
-
-
-def check_model(folder: Path, files: Contents) -> None:
-    """Checks configuration, weights and the code that is sent.
-
-    A model of this family is sent with this package's code. Any other goes as transformers or sentence-transformers
-    load it by themselves: without code.
-
-    Raises:
-        ValueError: other code would run; configuration and weights do not fit. Names the file.
-    """
-    with naming(folder, (OSError,)):
-        weights = find_weights(folder)
-    if not weights:
-        raise ValueError(f"{folder}: no weights ({WEIGHTS})")
-    check_code(folder, files)
-    if is_plain(folder):
-        for path in weights:
-            tensor_shapes(path)
-        return
-    file = folder / "config.json"
-    with naming(file, UNREADABLE):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        classes = {target.split(".")[1] for target in config.auto_classes().values()}
-        names = config.architectures or []
-        require(len(names) == 1 and classes.issuperset(names), file, "architectures", names, f"one of {classes}")
-    check_tensor_shapes(folder, names[0], config)
 
 
 def check_texts(folder: Path, files: Contents) -> None:
@@ -113,16 +70,10 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     for name, what in {"config.json": "no config.json", README: "no card (README.md)"}.items():
         if not (folder / name).is_file():
             raise ValueError(f"{folder}: {what}; expected the folder of a model")
-    check_links(folder)
-    read_card(folder)
+    check_card(folder)
     files = contents(folder, repository)
-    check_model(folder, files)
+    check_folder(folder, files)
     check_texts(folder, files)
-    results = read_object(folder / RESULTS) if (folder / RESULTS).is_file() else {}
-    stated = results.get("sha256") or {WEIGHTS: results.get("weights_sha256")}  # of an encoder, else of a grid's model
-    for name, expected in stated.items():
-        if expected is not None and sha256(folder / name) != expected:
-            raise ValueError(f"{folder / name}: not the file that its results.json was written for: its hash differs")
     return files
 
 
@@ -177,7 +128,7 @@ def push_all(
     revision: str | None = None,
     cards: Path = CARDS,
 ) -> None:
-    """`push` of every published folder to the owner's repository of its name, and a collection of them all.
+    """`push` of every published folder to the owner's repository of its name.
 
     Raises:
         ValueError: as `push`; all folders are checked before the first is sent.
@@ -192,18 +143,3 @@ def push_all(
         checked_contents(folder, repository)
     for repository, folder in repositories.items():
         push(folder, repository, dry_run, private, revision)
-    if not dry_run:
-        print(collect(owner, list(repositories)))
-
-
-def collect(owner: str, repositories: list[str]) -> str:
-    """Puts repositories into the owner's collection, and says in one line where it is, or why there is none."""
-    api = HfApi()
-    try:
-        with hub_errors(f"{owner}'s collection"):
-            collection = api.create_collection(COLLECTION, namespace=owner, exists_ok=True)
-            for repository in repositories:
-                api.add_collection_item(collection.slug, repository, "model", exists_ok=True)
-    except (ValueError, KeyError) as error:  # KeyError: a Hub without collections that answers all the same
-        return f"no collection: {' '.join(str(error).split())}"
-    return f"collection: {collection.slug}, {len(repositories)} models"

@@ -32,8 +32,8 @@ from ..settings import copy_options
 from ..tasks.base import Task, evaluation_batches
 from . import reevaluate
 from .cards import render
-from .encoders import is_encoder, verify_encoder
-from .folders import CARDS, check_code, check_links, published_folders, results_in
+from .encoders import verify_encoder
+from .folders import CARDS, check_folder, is_encoder, published_folders, results_in
 
 
 Copies = dict[str, list[str]]
@@ -93,18 +93,15 @@ def score_outputs(task: Task, inputs: dict[str, torch.Tensor], outputs: dict[str
     return scores({f"eval_{name}": float(value) for name, value in metrics.items()})
 
 
-def tolerances(metrics: dict[str, float], rows: int) -> dict[str, float]:
-    """How far each metric may be off on another machine: a loss by 1e-3 of it, a share by a few examples."""
-    return {
-        name: 1e-3 * max(1.0, abs(value)) if any(part in name for part in LOSSES) else max(2e-3, 3 / rows)
-        for name, value in metrics.items()
-    }
+def tolerance(name: str, value: float, rows: int) -> float:
+    """How far a metric may be off on another machine: a loss by 1e-3 of it, a share by a few examples."""
+    return 1e-3 * max(1.0, abs(value)) if any(part in name for part in LOSSES) else max(2e-3, 3 / rows)
 
 
 def check_metrics(place: str, stated: dict[str, float], found: dict[str, float], rows: int) -> None:
     """Raises ValueError for the first stated metric that the weights do not give, within its tolerance."""
-    for name, allowed in tolerances(stated, rows).items():
-        value, fresh = stated[name], found.get(name)
+    for name, value in stated.items():
+        fresh, allowed = found.get(name), tolerance(name, value, rows)
         if fresh is None or not abs(fresh - value) <= allowed:
             raise ValueError(f"{place}.{name} is {value}, the weights give {fresh} (± {allowed:g})")
 
@@ -129,16 +126,15 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
     Raises:
         ValueError: one line that names file and field of what does not hold.
     """
-    check_links(folder)
-    if is_encoder(folder):
-        return verify_encoder(folder, {name: paths[0] for name, paths in given.items()}, short)
-    check_code(folder)  # before anything of the folder is loaded, let alone run
-    files, results = render(folder)
+    check_folder(folder)  # before anything of the folder is loaded, let alone run
     file = folder / RESULTS
-    for name, text in files.items():
+    for name, text in render(folder).items():
         path = folder / name
         if (path.read_text(encoding="utf-8") if path.is_file() else None) != text:
             raise ValueError(f"{path}: not what leaner publish writes from {file}")
+    if is_encoder(folder):
+        return verify_encoder(folder, {name: paths[0] for name, paths in given.items()}, short)
+    results = results_in(file)
     if read_yaml(folder / RECIPE) != {**results.recipe, "shape": results.shape}:
         raise ValueError(f"{folder / RECIPE}: not the recipe of {file}")
     expected = results.subset if short else results

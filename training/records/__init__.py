@@ -3,9 +3,6 @@
 # ruff: noqa: F401 (what is imported here is taken from here)
 
 from .results import (
-    Cell,
-    Continuations,
-    CutStep,
     Environment,
     Evidence,
     Guess,
@@ -13,9 +10,7 @@ from .results import (
     LatencyFile,
     PublishedResults,
     Record,
-    RowError,
     RunResults,
-    SlimFile,
     StepTime,
     StepTimes,
     Timing,

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 RESULTS = "results.json"  # of a run, and of a published folder
 PUBLISHED = "model_cards/"  # where published folders lie
-OWN_GRIDS = f"{PUBLISHED}grids"  # the rows of this project's grids
 LOCAL_FILES = "local files"  # in place of a dataset's name
 
 Count = Annotated[int, Field(ge=0)]
@@ -38,10 +37,15 @@ def checked(kind: type[Kind], document: object, path: Path) -> Kind:
     try:
         return TypeAdapter(kind).validate_python(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        got = "" if first["type"] == "missing" else f", got {first['input']!r:.100}"
-        raise ValueError(f"{path}: {place and f'{place}: '}{first['msg']}{got}") from error
+        raise ValueError(f"{path}: {first_error(error)}") from error
+
+
+def first_error(error: ValidationError) -> str:
+    """The first value that does not fit, and what was expected, in one line."""
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    got = "" if first["type"].startswith("missing") else f", got {first['input']!r:.100}"
+    return f"{place and f'{place}: '}{first['msg']}{got}"
 
 
 # A run
@@ -114,6 +118,11 @@ class RunResults(Record):
         """The main metric."""
         return self.main_metric.removeprefix("eval_")
 
+    @property
+    def dataset_name(self) -> str:
+        """The short name of the dataset."""
+        return self.dataset_config or self.dataset.split("/")[-1]
+
 
 # A grid
 
@@ -165,89 +174,25 @@ class Guess(Record):
     value: float  # in the units of the grid's metric
 
 
-class RowError(Record):
-    """How much the choice of held-out rows moves the difference of a published shape from the baseline."""
-
-    shape: str
-    difference: float  # shape minus baseline, one run each, in the metric's units
-    error: float  # its standard error by the choice of rows
-
-
-class CellScore(Record):
-    """One shape of a grid at one budget: its metric by seed."""
-
-    shape: str
-    values: dict[str, float]
-
-
-class Cell(CellScore):
-    """One shape of a grid: its score over the seeds that finished, and its sizes."""
-
-    learning_rate: float | None = None  # the best of the tuning; None if none finished
-    n: Count
-    mean: float | None = None
-    sd: float | None = None
-    chance: float | None = None  # the metric of a guess that reads nothing, the mean over the seeds
-    parameters: Count | None = None
-    layers: Count
-    width: Count  # of the hidden states
-    heads: Count | list[Count]  # of every layer; a list if layers differ
-    head_dim: Count
-    mlp: Count  # width of the MLPs
-
-    @property
-    def heads_text(self) -> str:
-        """`6`, or `12/5/4/3` if layers differ."""
-        return str(self.heads) if isinstance(self.heads, int) else "/".join(map(str, self.heads))
-
-
-class Budget(Record):
-    """All shapes at one budget: a point of every curve."""
-
-    branch: Count  # in tokens
-    shapes: list[CellScore]
-
-
 class Evidence(Record):
-    """What a grid says of its cells; `training/experiments/evidence.py` writes it."""
+    """What a grid says of a published model."""
 
     grid: str  # the name of its folder
-    recipe: str
     baseline: str  # the shape that the others are compared with
-    seeds: list[int] = Field(min_length=1)
     unsound_tuning: str | None = None  # why the learning rates may not be the best
     data: str | None = None  # what the rows are, in words
     data_files: str | None = None  # words of --data_files; FOLDER stands for the folder of a local copy
     hub: bool  # whether the evaluation rows are those of the Hub's dataset
-    metric: str | None  # None while no run has finished, as the next one
-    higher_is_better: bool | None
-    cells: list[Cell] = Field(min_length=1)  # of a grid with branches at its longest one
-    curves: list[Budget] | None = None  # of every branch, the shortest first
-    fine_tuned: list[dict[str, Any]] = []  # the grids that started from this one's weights
-    guesses: list[Guess] | None = None
-    row_errors: list[RowError] | None = None
+    metric: str
+    higher_is_better: bool
+    shapes: Count = 0  # that are compared
+    n: Count = 0  # seeds of this one that finished
+    mean: float | None = None  # of the metric over these
+    sd: float | None = None
+    best_guess: Guess | None = None
 
 
 # A published folder
-
-
-class Continuation(Record):
-    """A beginning and what a language model made of it."""
-
-    prompt: str
-    continuation: str
-
-
-class Continuations(Record):
-    """What a language model writes, and the longest run of words in it that is copied from its training rows."""
-
-    prompt_words: Count
-    new_tokens: Count  # at most
-    temperature: float  # of the sampling
-    seed: Count
-    texts: list[Continuation] = Field(min_length=1)
-    longest_copy: str  # its words; empty if no run is long enough to count
-    longest_copy_words: Count
 
 
 class Subset(Record):
@@ -257,25 +202,6 @@ class Subset(Record):
     rows: Count  # that there are
     data_sha256: str | None = None
     metrics: dict[str, float]  # by name with eval_
-    tolerances: dict[str, float] | None = None  # how far each metric may be off on another machine
-
-
-class CutStep(Record):
-    """One cut of `leaner slim`."""
-
-    part: str  # layers, or what else became fewer
-    before: int | list[int]
-    after: int | list[int]
-    # Of the output on held-out rows, with this cut and those before it, as a share of the output's variance:
-    change: float
-    rivals: dict[str, float] = {}  # other choices with their change on the rows of the choice
-
-
-class SlimFile(Record):
-    """slim.json: what was cut, in order."""
-
-    cuts: list[CutStep] = Field(min_length=1)
-    parent_weights_sha256: Sha256 | None = None  # of the model.safetensors that was cut
 
 
 class CutParent(Record):
@@ -284,18 +210,8 @@ class CutParent(Record):
     name: str  # of its folder
     weights_sha256: Sha256 | None = None  # of its model.safetensors, as the cut's slim.json has it
     slim_options: list[str]  # of the `leaner slim` that leaves the same layers
-    parameters: int = Field(gt=0)
-    steps: Count  # of its own training
     metrics: dict[str, float]  # on the same rows, by name with eval_
     untrained_metrics: dict[str, float]  # of the cut before its training
-
-
-class PublishedBranch(Record):
-    """One budget at which the run of a published model was finished as well."""
-
-    tokens: Count  # read by its end
-    value: float  # the grid's metric
-    weights_sha256: Sha256 | None  # only the weights of the longest budget are published
 
 
 class PublishedResults(RunResults):
@@ -304,22 +220,12 @@ class PublishedResults(RunResults):
     data_sha256: str
     name: str  # of the folder, and of the repository on the Hub
     cell: str  # the shape in the grid
-    partners: list[str]  # the folders that are published with it
     license: str | None = None  # of the weights, as the Hub names it
     weights_sha256: Sha256  # of model.safetensors
-    tolerances: dict[str, float] | None = None  # how far each metric may be off on another machine
     subset: Subset | None = None
     evidence: Evidence
-    continuations: Continuations | None = None  # of a causal language model
+    continuations: dict[str, Any] | None = None  # of a causal language model: `publish.continuations`
     cut_parent: CutParent | None = None
-    branches: list[PublishedBranch] | None = None  # the budgets of its run, the shortest first
-    grid_folder: str | None = None  # the grid's output_dir in the project that published it; None in this one
-
-    @property
-    def grid_file(self) -> str:
-        """The grid's file, in the project that published it."""
-        own = f"training/grids/{self.evidence.grid}.yaml"
-        return own if self.grid_folder is None else f"{self.grid_folder}/grid.yaml"
 
     @property
     def parent(self) -> str | None:

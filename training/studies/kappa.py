@@ -23,7 +23,7 @@ from scipy.stats import rankdata
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_config
 
-from ..experiments.evidence import PEERS
+from ..experiments.grid import PEERS
 from ..experiments.results import GridResults, gain
 from ..experiments.statistics import frame, reported_rows
 
