@@ -43,10 +43,10 @@ def test_guesses_of_language_models_read_what_the_model_reads():
     task = SimpleNamespace(processing=SimpleNamespace(all_special_ids=[0]), config=SimpleNamespace(vocab_size=20))
     task.predicts_special_tokens = True
     task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
-    guesses = baselines.language_guesses(task, packed(rows), packed(rows[:50]), trained_on=100)
+    guesses = baselines.language_guesses(task, packed(rows), packed(rows[:50]))
     found = {each.name: each.value for each in guesses}
-    assert found["frequencies"] == pytest.approx(np.log(20), abs=0.35) and len(found) == 3
-    assert found["bigram, all training rows"] < found["bigram, as many rows as trained on"] < 0.2
+    assert found["frequencies"] == pytest.approx(np.log(20), abs=0.35) and len(found) == 2
+    assert found["bigram, all training rows"] < 0.2
 
 
 def test_the_guesses_of_a_masked_model_see_the_masks(monkeypatch):
@@ -62,7 +62,6 @@ def test_the_guesses_of_a_masked_model_see_the_masks(monkeypatch):
 def test_which_tasks_have_guesses(monkeypatch):
     for name in ("text_features", "small_images", "fitted_guesses", "language_guesses"):
         monkeypatch.setattr(baselines, name, lambda *_: [])
-    monkeypatch.setattr(baselines, "rows_trained_on", lambda arguments: None)
     without = set()
     for name, kind in TASKS.items():
         task = kind.__new__(kind)
@@ -79,7 +78,7 @@ def test_special_tokens_are_counted_where_they_are_predicted():
     task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
     nats = {}
     for task.predicts_special_tokens in (TASKS["causal-lm"].predicts_special_tokens, False):
-        first, *_ = baselines.language_guesses(task, packed(rows), packed(rows), trained_on=None)
+        first, *_ = baselines.language_guesses(task, packed(rows), packed(rows))
         nats[task.predicts_special_tokens] = first.value
     assert nats[True] < nats[False]
 

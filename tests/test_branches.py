@@ -10,8 +10,8 @@ import pytest
 import yaml
 from command import leaner
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import baselines, branches, runs, sweep
-from modeling_leaner.training.experiments.grid import GridError, Run, load_grid, reported
+from modeling_leaner.training.experiments import branches, runs, sweep
+from modeling_leaner.training.experiments.grid import Run, load_grid, reported
 from modeling_leaner.training.experiments.results import GridResults, load_results, read_rows
 from modeling_leaner.training.experiments.runs import check_grid, options_of_run, result_row
 from modeling_leaner.training.experiments.statistics import summarise
@@ -281,26 +281,6 @@ def test_a_trunk_that_fails_has_the_branches_that_came_before(bench):
     assert bench() == [trunk, name("report", 1, SECOND)]
 
 
-def test_a_changed_trunk_under_finished_branches(bench):
-    """Refused before anything starts; and a branch is not begun from it either."""
-    bench(seeds=[1])
-    before = Path("out/results.csv").read_text()
-    for part in ("trunk-gpt-seed1-lr0.003", name("report", 1, SECOND)):
-        shutil.rmtree(f"out/runs/{part}")
-    Path("out/results.csv").write_text("".join(
-        line for line in before.splitlines(keepends=True) if not line.startswith("trunk") and str(SECOND) not in line
-    ))  # fmt: skip
-    with pytest.raises(SystemExit):
-        bench(seeds=[1], wanted={"salt": "other data"})
-    assert calls() == ["trunk-gpt-seed1-lr0.003"]
-    (failed,) = [row["error"] for row in rows() if row["status"] == "failed"]
-    said = "is not what the branch report-gpt-seed1-lr0.003-tokens2560 was begun from: the trunk has changed"
-    assert said in failed
-    with pytest.raises(SystemExit, match="the trunk has changed; put it back, or name another output_dir"):
-        bench(seeds=[1])
-    assert calls() == []
-
-
 def test_seeds_by_shape(bench):
     """Fewer for one shape; its own are complete, and none that ran may be taken out."""
     Path("wide").mkdir()
@@ -329,18 +309,6 @@ def test_tuning_at_a_branch(workshop):
     assert "--checkpoint_steps" not in tuned + asked and "--tuning_holdout" in tuned
 
 
-def test_guesses_read_what_the_longest_branch_has_read(workshop, monkeypatch):
-    """The trunk is shorter."""
-    read = []
-
-    def guess(task, train, held_out):
-        read.append(baselines.rows_trained_on(task.arguments))
-
-    monkeypatch.setattr(sweep, "guesses_on", guess)
-    sweep.write_guesses(workshop())
-    assert read == [20 * 8]
-
-
 def test_rows_of_earlier_releases(workshop):
     """Without the newer columns: they are unknown."""
     grid = workshop(branches=None, overrides=None)
@@ -349,9 +317,6 @@ def test_rows_of_earlier_releases(workshop):
     Path("old.csv").write_text(",".join(old) + "\n" + ",".join(str(cells.get(name, "")) for name in old) + "\n")
     ((run, row),) = read_rows(Path("old.csv")).items()
     assert run == reported(grid, "gpt.json", 1, 3e-3) and all(getattr(row, name) is None for name in ADDED)
-    Path("old.csv").write_text(",".join(COLUMNS[:-1]) + "\n")
-    with pytest.raises(GridError, match="expected the columns phase, "):
-        read_rows(Path("old.csv"))
 
 
 # What is refused
@@ -370,10 +335,7 @@ TUNED = {"seeds": [0, 9], "holdout": 2, "tokens": FIRST}
     [
         ({"branches": [FIRST, 25 * STEP]}, "branches: 6400: its decay begins at step 20, "),
         (changed(lr_scheduler_type="cosine"), "branches: expected lr_scheduler_type: warmup_stable_decay"),
-        (changed(lr_scheduler_kwargs={"num_decay_steps": 4}), "lr_scheduler_kwargs: num_decay_steps: expected none"),
         ({"branches": [FIRST + 1]}, "branches: expected multiples of 1,280 tokens, .* 2561; the nearest is 2560"),
-        (changed(warmup_steps=9), "branches: 2560: its decay begins at step 8, "),
-        (changed(max_steps=None), "branches: expected warmup_steps and max_steps"),
         (
             {
                 "recipe": "sst2",
@@ -383,7 +345,6 @@ TUNED = {"seeds": [0, 9], "holdout": 2, "tokens": FIRST}
             },
             "branches: expected a task whose rows are all as long",
         ),
-        ({"branches": [SECOND, FIRST]}, "branches: .*expected increasing numbers"),
         ({**RATES, "tuning": {"seeds": [0, 9], "holdout": 2}}, "tuning.tokens: expected one of branches"),
         ({**RATES, "tuning": {**TUNED, "overrides": {"max_steps": 12}}}, "tuning.overrides: max_steps"),
         (

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from modeling_leaner.training import records
-from modeling_leaner.training.experiments.results import ADDED, read_rows, write_rows
+from modeling_leaner.training.experiments.results import read_rows, write_rows
 from modeling_leaner.training.publishing.folders import is_encoder, results_in
+from modeling_leaner.training.records.rows import ADDED
 
 
 CARDS = Path(__file__).parent.parent / "model_cards"

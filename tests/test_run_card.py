@@ -240,29 +240,6 @@ def test_the_figure_shows_every_point(figure):
         assert list(drawn[name].get_ydata()) == pytest.approx(values, nan_ok=True)
 
 
-@pytest.mark.parametrize("lines", [LINES[:1], LINES[2:3], []], ids=["no evaluation", "one point", "none"])
-def test_a_figure_of_few_points(lines, figure):
-    """A metric that was measured once at most has no panel, and a point without a line is named in the legend."""
-    (losses,) = figure(lines).axes
-    labels = [line.get_label() for line in losses.lines]
-    assert labels == [
-        "training: 2.000" if lines == LINES[:1] else "training: none",
-        "held-out: 2.500" if lines == LINES[2:3] else "held-out: none",
-    ]
-
-
-@pytest.mark.parametrize(
-    "metric, labels",
-    [
-        ("loss", ["loss, squared error"]),
-        ("eval_perplexity", ["loss, squared error", "perplexity"]),
-    ],
-)
-def test_the_figure_names_units(metric, labels, figure):
-    lines = [{"step": step, "eval_loss": 1.0, "eval_perplexity": 2.7} for step in (1, 2)]
-    assert [axis.get_ylabel() for axis in figure(lines, metric, "squared error").axes] == labels
-
-
 @pytest.mark.parametrize("task", TASK_NAMES)
 def test_the_card_loads_its_folder(task, tmp_path, monkeypatch, capsys):
     if "image" in task and not (is_torchvision_available() or version("transformers") >= "5.18"):

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import statistics
 from modeling_leaner.training.experiments.grid import GridError, Run, check_unchanged, load_grid, write_grid
@@ -151,7 +150,7 @@ def test_what_counts_as_learned(values, changes, guess, expected):
 # The tuning
 
 
-def test_the_best_rate_is_that_of_the_mean_over_the_tuning_seeds(tmp_path, capsys):
+def test_the_best_rate_is_that_of_the_mean_over_the_tuning_seeds(tmp_path):
     """One seed would have chosen otherwise; a lead within what seeds differ by is a tie, a clear one is none."""
     grid = grid_of(tmp_path)
     rows = tuned({(BASE, 5e-4): [0.50, 0.20], (BASE, 1e-3): [0.40, 0.38],
@@ -163,8 +162,6 @@ def test_the_best_rate_is_that_of_the_mean_over_the_tuning_seeds(tmp_path, capsy
     found = cells(grid, rows)
     assert (found[LEAN]["tuning_lead"], found[LEAN]["tuning_spread"]) == pytest.approx((0.005, 0.02))
     assert found[LEAN]["notes"][-1].startswith("tie") and not any("tie" in note for note in found[SHALLOW]["notes"])
-    statistics.show(summarised(grid, rows), grid)
-    assert f"{LEAN}: learning rate 0.001 leads by 0.0050" in capsys.readouterr().out
 
 
 def test_what_the_choice_needs(tmp_path):
@@ -229,14 +226,6 @@ def test_an_unsound_tuning_is_refused(tmp_path, changes, message):
     assert str(error.value) == f"{message}; or say in unsound_tuning why the rates may not be the best"
 
 
-@pytest.mark.parametrize("words", [[], ["--summary"]])
-def test_the_sweep_refuses_it(tmp_path, words):
-    grid_of(tmp_path, learning_rates=[1e-3, 4e-3])
-    with pytest.raises(SystemExit, match="learning_rates: expected a factor of 2 or less"):
-        leaner("sweep", tmp_path / "my.yaml", *words)
-    assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
-
-
 def test_the_reason_may_be_added_to_a_grid_that_has_run(tmp_path):
     """And one that is left out takes nothing from the rows."""
     changes = {"tuning": {"seed": 0, "holdout": 5}}
@@ -272,17 +261,15 @@ def test_contrasts_by_scipy(tmp_path, capsys):
     assert first["row_error"] == pytest.approx(sum(mean * (1 - mean) / 400 for mean in means) ** 0.5)
     statistics.show(found, grid)
     said = capsys.readouterr().out
-    assert f"{LEAN} − {SHALLOW}: +0.0367" in said and json.loads(said.splitlines()[-1]) == json.loads(
-        json.dumps(found)
-    )
+    (line,) = (line for line in said.splitlines() if line.startswith(f"{LEAN} − {SHALLOW}"))
+    assert "+0.0367" in line and json.loads(said.splitlines()[-1]) == json.loads(json.dumps(found))
 
 
-def test_contrasts_of_few_runs(tmp_path, capsys):
+def test_contrasts_of_few_runs(tmp_path):
     """What was fixed beforehand is corrected together, also what has not run."""
     grid = grid_of(tmp_path, contrasts=[[LEAN, BASE], [SHALLOW, BASE]], **ONE_RATE)
     found = summarised(grid, reported({BASE: [0.4, 0.5], LEAN: [0.3]}))
     statistics.show(found, grid)
-    assert f"{SHALLOW} − {BASE}: –" in capsys.readouterr().out
     one, none = found["contrasts"]
     assert (one["pairs"], one["p"], one["p_corrected"]) == (1, None, None)
     assert (none["pairs"], none["difference"], none["row_error"]) == (0, None, None)
@@ -305,9 +292,6 @@ def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
     assert rates() == [0.5, 0.25, 0.0]
     base = cells(grid, rows)[BASE]
     assert base["median"] == pytest.approx(0.3765) and base["mean"] == pytest.approx(0.31325)
-    guesses.write_text("{}")
-    with pytest.raises(ValueError, match="guesses.json: .*valid list"):
-        cells(grid, rows)
     guesses.unlink()
     for each in rows.values():
         each.chance = None

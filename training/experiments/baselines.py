@@ -7,7 +7,7 @@ task's own metric:
   and, for pairs, on how many tokens they share. A number instead of a label: the same as linear regressions.
 - images: the commonest class; a logistic regression on pixels, averaged down to 16 × 16.
 - language models: the frequency of a token, and an interpolated bigram that reads the token on the left as the model
-  sees it, a mask included. A second bigram is fitted on as many rows as the run was trained on.
+  sees it, a mask included.
 """
 
 import warnings
@@ -23,14 +23,12 @@ from sklearn.preprocessing import OneHotEncoder
 from transformers import EvalPrediction
 
 from ..records import Guess
-from ..settings import RecipeArguments
 from ..tasks.base import Task, evaluation_batches
 from ..tasks.classification import ImageClassification, SequenceClassification
 from ..tasks.language import LanguageModelling, MaskedLM
 
 
 GUESSES = "guesses.json"  # beside a grid's rows
-AS_MANY_ROWS = "bigram, as many rows as trained on"
 BAG_SCALE = 30  # times a token's share of its row, so that the penalty of a regression does not outweigh it
 PIXELS = 16  # the sides that images are averaged down to
 Columns = np.ndarray | csr_matrix
@@ -190,10 +188,8 @@ def left_and_target(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np
         yield inputs[:, :-1][is_asked], targets[is_asked]
 
 
-def language_guesses(
-    task: LanguageModelling, train: Dataset, held_out: Dataset, trained_on: int | None = None
-) -> list[Guess]:
-    """The frequencies of tokens, and bigrams of `trained_on` of the training rows and of all of them, by the loss."""
+def language_guesses(task: LanguageModelling, train: Dataset, held_out: Dataset) -> list[Guess]:
+    """The frequencies of tokens, and a bigram, by the loss."""
     ignored = [] if task.predicts_special_tokens else task.processing.all_special_ids
     left, targets = (np.concatenate(parts) for parts in zip(*left_and_target(task, held_out)))
 
@@ -201,19 +197,11 @@ def language_guesses(
         loss_tokens_hits = np.array([[nats.sum(), len(nats), 0.0]])  # hits are not counted
         return scored(task, name, loss_tokens_hits, None)
 
-    of_all_rows = Bigram.fit(train, task.config.vocab_size, ignored)
-    guesses = [guess("frequencies", -np.log(of_all_rows.frequency[targets]))]
-    if trained_on is not None and trained_on < len(train):
-        chosen = np.sort(np.random.default_rng(0).choice(len(train), trained_on, replace=False))
-        of_as_many = Bigram.fit(train.select(chosen), task.config.vocab_size, ignored)
-        guesses.append(guess(AS_MANY_ROWS, of_as_many.nats(left, targets)))
-    return [*guesses, guess("bigram, all training rows", of_all_rows.nats(left, targets))]
-
-
-def rows_trained_on(arguments: RecipeArguments) -> int | None:
-    """Rows of all steps of a run that is limited by steps; None for one that is limited by epochs."""
-    rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.max_steps
-    return rows if rows > 0 else None
+    bigram = Bigram.fit(train, task.config.vocab_size, ignored)
+    return [
+        guess("frequencies", -np.log(bigram.frequency[targets])),
+        guess("bigram, all training rows", bigram.nats(left, targets)),
+    ]
 
 
 def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
@@ -225,5 +213,5 @@ def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | N
             features = {"16 × 16 pixels": (small_images(task, train), small_images(task, held_out))}
             return fitted_guesses(task, features, train, held_out)
         case LanguageModelling() if task.metric != "accuracy":
-            return language_guesses(task, train, held_out, rows_trained_on(task.arguments))
+            return language_guesses(task, train, held_out)
     return None

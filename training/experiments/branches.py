@@ -148,11 +148,3 @@ def origin_of(folder: Path) -> str | None:
     """Hash of the weights that a branch was begun from; None for any other run."""
     path = folder / ORIGIN
     return read_json(path)["sha256"] if path.is_file() else None
-
-
-def check_origin(folder: Path, trunk: Path, step: int, begun_from: str) -> None:
-    """Raises GridError if the trunk now holds other weights at the step than those that a branch was begun from."""
-    weights = trunk / f"checkpoint-{step}" / WEIGHTS
-    if weights.is_file() and sha256(weights) != begun_from:
-        change = f"{weights} is not what the branch {folder.name} was begun from: the trunk has changed"
-        raise GridError(f"{change}; put it back, or name another output_dir")

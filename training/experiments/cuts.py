@@ -15,7 +15,6 @@ from pathlib import Path
 from modeling_leaner.files import read_object, write_json
 from modeling_leaner.hub import weights_sha256
 from modeling_leaner.layers_leaner import WEIGHTS
-from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.slim import RECORD, Slimmed, Target, slim
@@ -92,7 +91,7 @@ def write_cut(folder: Path, slimmed: Slimmed, processing: object, parent_sha256:
     `parent_sha256`: hash of the weights that were cut; None if they are not one file.
 
     Raises:
-        GridError: the folder has another cut, one of other weights, or another configuration.
+        GridError: the folder has another cut, or one of other weights.
         OSError: the folder cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,13 +110,7 @@ def write_cut(folder: Path, slimmed: Slimmed, processing: object, parent_sha256:
 
 
 def check_same_cut(folder: Path, slimmed: Slimmed, parent_sha256: str | None) -> None:
-    """Raises GridError if the folder holds the configuration of another shape or the record of another cut."""
-    if (folder / "config.json").is_file():
-        before = load_config(str(folder))
-        for key in ("heads_per_layer", "head_dim", "intermediate_size", "hidden_size"):
-            old, new = getattr(before, key), getattr(slimmed.model.config, key)
-            if old != new:
-                raise GridError(f"cuts: {folder}/config.json has {key} {old}, but the cut came out with {new}")
+    """Raises GridError if the folder holds the record of another cut, or of one of other weights."""
     file = folder / RECORD
     if not file.is_file():
         return
@@ -127,6 +120,6 @@ def check_same_cut(folder: Path, slimmed: Slimmed, parent_sha256: str | None) ->
     if before != now:
         raise GridError(f"cuts: {file}: expected {before}, but the cut came out with {now}")
     held = record.get("parent_weights_sha256")
-    if held is not None and held != parent_sha256:
+    if held not in (None, parent_sha256):
         replaced = f"the parent was replaced: remove {folder} and the grid's rows"
         raise GridError(f"cuts: {file}: parent_weights_sha256 is {held}, but cut_from has {parent_sha256}; {replaced}")

@@ -7,7 +7,6 @@ have it in the same place.
 
 import os
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -30,10 +29,7 @@ from .runs import TRAIN_COMMAND, TRAIN_MODULE
 
 LOST_WORKERS = 10  # of one run, after which it has failed
 PATIENCE = 300  # seconds until a machine answers, and until a lost worker has let go of its run
-CONNECTING = 10  # seconds until an address answers
-ASKING = 60  # seconds until what answers at an address has shown to be Ray
 SHARED = ".shared"
-START_ONE = "ray start --head starts one, or RAY_ADDRESS=HOST:PORT names one"
 
 
 def train(words: list[str], log: Path, working_directory: str) -> int:
@@ -84,11 +80,14 @@ class RayCluster:
 
     def __init__(self, jobs: int, folder: Path):
         address = os.environ.get("RAY_ADDRESS") or "auto"
-        check_address(address)
         try:
+            if ":" in address:  # Ray itself would try for minutes, and then end the process
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, RuntimeError) as error:  # none for "auto"; another version of Ray or Python
-            raise GridError(f"--engine ray: {' '.join(str(error).split())}; {START_ONE}") from error
+        except (OSError, ValueError, OverflowError, RuntimeError) as error:  # also another version of Ray or Python
+            remedy = "ray start --head starts a cluster, or RAY_ADDRESS=HOST:PORT names one"
+            raise GridError(f"--engine ray: {address}: {' '.join(str(error).split())}; {remedy}") from error
         machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         if not machines:
             raise GridError("--engine ray: no machine of the cluster has a processor")
@@ -127,48 +126,27 @@ class RayRun:
         ray.cancel(self.task)
 
 
-def check_address(address: str) -> None:
-    """Raises GridError unless Ray answers there: Ray itself would try for minutes, and then end the process."""
-    if address in ("auto", "local"):
-        return
-    host, _, port = address.rpartition(":")
-    ask = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
-        subprocess.run(ask, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=ASKING, check=True)
-    except (OSError, ValueError, OverflowError, subprocess.SubprocessError) as error:
-        raise GridError(f"--engine ray: no Ray cluster answers at RAY_ADDRESS={address}; {START_ONE}") from error
-
-
-def seen_by(folder: Path, content: str, working_directory: str) -> str:
-    """What a machine sees in the folder of the sweep: this package's version if the shared file has the content."""
-    try:
-        os.chdir(working_directory)
-        found = (folder / SHARED).read_text()
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}"
-    return f"modeling_leaner {__version__}" if found == content else f"{folder}: another folder of this name"
+def seen_by(folder: Path, working_directory: str) -> str:
+    """The version of this package on a machine, and what it sees in the folder of the sweep."""
+    os.chdir(working_directory)
+    return f"modeling_leaner {__version__} {(folder / SHARED).read_text()}"
 
 
 def check_shared(machines: list[dict], folder: Path) -> None:
     """Raises GridError for a machine that does not see the folder of the sweep, or has another version."""
     content = f"{os.getpid()} {time.time()}"
-    mark = folder / SHARED
-    mark.write_text(content)
+    (folder / SHARED).write_text(content)
     ask = ray.remote(num_cpus=0)(seen_by)
-    answers = {}
-    for machine in machines:
-        there = NodeAffinitySchedulingStrategy(machine["NodeID"], soft=False)
-        answer = ask.options(scheduling_strategy=there).remote(folder, content, os.getcwd())
-        answers[answer] = machine["NodeManagerAddress"]
     try:
-        for answer, address in answers.items():
+        for machine in machines:
+            there = NodeAffinitySchedulingStrategy(machine["NodeID"], soft=False)
+            answer = ask.options(scheduling_strategy=there).remote(folder, os.getcwd())
             try:
                 found = ray.get(answer, timeout=PATIENCE)
             except RayError as error:
                 found = " ".join(str(error).split())[-200:]
-            if found != f"modeling_leaner {__version__}":
+            if found != f"modeling_leaner {__version__} {content}":
                 expected = f"expected {folder} of this machine, shared, and modeling_leaner {__version__}"
-                raise GridError(f"--engine ray: {address}: {found}; {expected}")
+                raise GridError(f"--engine ray: {machine['NodeManagerAddress']}: {found}; {expected}")
     finally:
-        mark.unlink()
+        (folder / SHARED).unlink()

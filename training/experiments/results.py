@@ -3,7 +3,7 @@
 import csv
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -12,9 +12,9 @@ from typing import NamedTuple, TextIO
 from modeling_leaner.files import read_json
 
 from ..records import Guess, ResultRow, checked
-from ..records.rows import ADDED, COLUMNS
+from ..records.rows import COLUMNS
 from .baselines import GUESSES
-from .grid import PHASES, Grid, GridError, Run, load_grid
+from .grid import Grid, GridError, Run, load_grid
 from .timings import step_seconds
 
 
@@ -28,7 +28,7 @@ def read_rows(path: Path) -> RowsByRun:
     """The rows of results.csv by run; none without the file.
 
     Raises:
-        GridError: the file has another form; names it and the line.
+        GridError: a cell has another form; names the file and the line.
     """
     if not path.exists():
         return {}
@@ -36,32 +36,12 @@ def read_rows(path: Path) -> RowsByRun:
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         try:
-            columns = reader.fieldnames  # None of an empty file
-            if columns not in (COLUMNS, COLUMNS[: -len(ADDED)]):
-                raise ValueError(f"expected the columns {', '.join(COLUMNS)}")
             for cells in reader:
-                if None in cells or None in cells.values():  # more of them than columns, or fewer
-                    raise ValueError(f"expected {len(columns)} cells")
                 row = ResultRow.from_cells(cells)
-                _check_row(row)
-                run = Run(row.phase, row.shape, row.seed, row.learning_rate, row.branch)
-                if run in rows:
-                    raise ValueError(f"a second row of {run.name}")
-                rows[run] = row
-        except (ValueError, csv.Error) as error:
+                rows[Run(row.phase, row.shape, row.seed, row.learning_rate, row.branch)] = row
+        except ValueError as error:
             raise GridError(f"{path}: line {reader.line_num}: {error}") from error
     return rows
-
-
-def _check_row(row: ResultRow) -> None:
-    """Raises ValueError for a row without a cell that every row needs."""
-    if row.phase not in PHASES or row.status not in ("finished", "failed"):
-        got = f"{row.phase} and {row.status}"
-        raise ValueError(f"phase, status: expected {', '.join(PHASES)}, finished or failed, got {got}")
-    needed = ["shape", "seed", "learning_rate"] + ["metric", "value", "higher_is_better"] * row.has_finished
-    for name in needed:
-        if getattr(row, name) is None:
-            raise ValueError(f"{name}: expected a value")
 
 
 def write_rows(rows: Iterable[ResultRow], file: TextIO) -> None:
@@ -244,11 +224,5 @@ def load_results(grid: Grid) -> GridResults:
 
 
 def load_folder(folder: Path) -> GridResults:
-    """The results in a folder with grid.yaml and results.csv. Raises GridError where one of them does not fit."""
-    grid = load_grid(folder / "grid.yaml")
-    path = folder / "results.csv"
-    rows = read_rows(path)
-    for run in rows:
-        if run.branch is not None and run.branch not in (grid.branches or []):
-            raise GridError(f"{path}: a row of {run.branch} tokens, expected one of the branches, {grid.branches}")
-    return GridResults(grid, rows)
+    """The results in a folder with grid.yaml and results.csv. Raises GridError if one of them does not fit."""
+    return load_results(replace(load_grid(folder / "grid.yaml"), output_dir=str(folder)))

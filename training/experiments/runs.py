@@ -1,7 +1,6 @@
 """The runs of a grid: what each is trained with, whether it may, what it starts from, and the row that it leaves."""
 
 import math
-import shlex
 import statistics
 import sys
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ from .branches import (
     begin,
     branch_settings,
     branches_of,
-    check_origin,
     checkpoint_of,
     origin_of,
     step_of,
@@ -96,25 +94,17 @@ def run_arguments(
 
 
 def check_settings(grid: Grid) -> None:
-    """Raises GridError where the training refuses the settings of a phase or a shape; or as `check_metric`."""
+    """Raises GridError where the training refuses the settings of a phase or a shape, or compares another metric."""
     present = {"tune": grid.tuning is not None, "trunk": grid.branches is not None, "report": True}
     for shape in grid.shapes:
         for phase in PHASES:
             if present[phase]:
                 run_arguments(grid, shape, phase)
-    check_metric(grid)
-
-
-def check_metric(grid: Grid) -> None:
-    """Raises GridError where the grid compares another metric than the one that counts in its runs, or their loss."""
-    if grid.metric is None:
-        return
     arguments = run_arguments(grid, grid.baseline)
     known = dict.fromkeys([*TASKS[arguments.task].main_metrics_of(arguments), "loss"])
-    if grid.metric not in known:
-        asked = f"expected {' or '.join(known)}, got {grid.metric}"
+    if grid.metric is not None and grid.metric not in known:
         remedy = "to compare by another one of the task, set metric in the recipe or overrides"
-        raise GridError(f"metric: {asked}; {remedy}")
+        raise GridError(f"metric: expected {' or '.join(known)}, got {grid.metric}; {remedy}")
 
 
 def check_grid(grid: Grid) -> None:
@@ -222,31 +212,22 @@ def shape_option(results: "GridResults", run: Run) -> str:
     if start not in before.rows or not before.rows[start].has_finished:
         rows = folder / "results.csv"
         raise GridError(f"start_from: expected a finished run of {run.shape} with seed {seed} in {rows}, found none")
-    trained = folder / "runs" / start.name
-    places = [trained]
+    places = [folder / "runs" / start.name]
     if run.shape in (before.grid.publish or {}) and seed == before.grid.seeds[0]:
         places.append(folder.parent.parent / before.grid.publish[run.shape])
     for place in places:
         if (place / WEIGHTS).is_file():
             return str(place)
-    training = shlex.join(["leaner", "train", *command(before, start)[len(TRAIN_COMMAND) :]])
-    remedy = f"{training} trains them (--data_files for a local copy of its rows)"
-    raise GridError(f"start_from: expected the weights {trained / WEIGHTS}, found none; {remedy}")
+    remedy = f"leaner sweep {folder / 'grid.yaml'} --output_dir ... trains them"
+    raise GridError(f"start_from: expected the weights {places[0] / WEIGHTS}, found none; {remedy}")
 
 
 def check_starts(results: "GridResults") -> None:
-    """Raises GridError if runs that have not finished have no weights to start from; names all of these."""
+    """Raises GridError if a run that has not finished has no weights to start from."""
     tuning = results.tuning
-    finished = {run for run, row in results.rows.items() if row.has_finished}
-    missing = []
-    for run in (*tuning.due, *planned(results.grid, tuning.best)):
-        if tuning.due or run not in finished:
-            try:
-                shape_option(results, run)
-            except GridError as error:
-                missing.append(str(error))
-    if missing:
-        raise GridError("; also ".join(dict.fromkeys(missing)))
+    for run in tuning.due or planned(results.grid, tuning.best):
+        if run not in results.rows or results.rows[run].has_failed:
+            shape_option(results, run)
 
 
 def command(results: "GridResults", run: Run, local: Sequence[str] = ()) -> list[str]:
@@ -261,81 +242,47 @@ def command(results: "GridResults", run: Run, local: Sequence[str] = ()) -> list
 
 
 def begin_branch(results: "GridResults", run: Run, local: Sequence[str] = ()) -> None:
-    """Makes the folder of a branch from its trunk's, unless it is there.
-
-    Raises:
-        GridError: the trunk has no such checkpoint, or is not the one that the branch was begun from.
-    """
+    """Makes the folder of a branch from its trunk's, unless it is there. Raises GridError without the checkpoint."""
     grid = results.grid
-    folder, trunk = run.folder(grid), run.trunk.folder(grid)
-    start = branches_of(grid, run.shape)[run.branch].start
-    if folder.exists():
-        check_origin(folder, trunk, start, origin_of(folder))
-    else:
-        begin(folder, trunk, start, grid.recipe, options_of_run(grid, run, shape_option(results, run), local))
-
-
-def check_trunk(results: "GridResults", trunk: Run) -> None:
-    """Raises GridError if a finished branch was begun from other weights than the trunk has now."""
-    grid = results.grid
-    for run, row in results.rows.items():
-        if run.branch is not None and run.trunk == trunk and row.begun_from is not None:
-            start = branches_of(grid, run.shape)[run.branch].start
-            check_origin(run.folder(grid), trunk.folder(grid), start, row.begun_from)
+    if not run.folder(grid).exists():
+        start = branches_of(grid, run.shape)[run.branch].start
+        options = options_of_run(grid, run, shape_option(results, run), local)
+        begin(run.folder(grid), run.trunk.folder(grid), start, grid.recipe, options)
 
 
 # Rows
 
 
 def result_row(grid: Grid, run: Run) -> ResultRow:
-    """The row of a run that ended well, from its results.json.
-
-    Raises:
-        ValueError: the file does not hold what was asked for, or the metric is not finite: the training diverged.
-    """
-    try:
-        results = read_json(run.folder(grid) / RESULTS)
-        if (results["seed"], results["learning_rate"]) != (run.seed, run.learning_rate):
-            raise ValueError(f"results.json is of seed {results['seed']}, learning rate {results['learning_rate']}")
-        kappas = {  # a layer without a condition number counts as infinite
-            f"kappa_{end}": statistics.median(math.inf if layer is None else layer for layer in layers)
-            for end, layers in (results.get("condition") or {}).items()
-        }
-        cells = {
-            **results["environment"],
-            **results["train"],
-            **run._asdict(),
-            **_score(grid, results),
-            **kappas,
-            **{name: results.get(name) for name in ("parameters", "rows", "data_sha256")},
-            "eval_loss": results["metrics"].get("eval_loss"),
-            "status": "finished",
-            "begun_from": origin_of(run.folder(grid)),
-        }
-        step, steps = step_of(grid, run.shape), cells.get("steps")
-        if step is not None and steps is not None:
-            cells |= {"tokens": steps * step.tokens, "training_flops": steps * step.flops}
-            if cells["parameters"]:
-                cells["tokens_per_parameter"] = cells["tokens"] / cells["parameters"]
-        return ResultRow.from_cells(cells)
-    except (OSError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"results.json: {type(error).__name__} {error}") from error
-
-
-def _score(grid: Grid, results: dict) -> dict[str, object]:
-    """The metric that the grid compares, from results.json, with its direction and what guessing has.
-
-    Raises:
-        ValueError: the grid asks for another metric than the training's main one or its loss, or it is not finite.
-    """
+    """The row of a run that ended well, from its results.json. Raises ValueError if its metric is not finite."""
+    results = read_json(run.folder(grid) / RESULTS)
     main = results["main_metric"].removeprefix("eval_")
     metric = grid.metric or main
-    if metric not in (main, "loss"):  # which way is up is known of these two
-        raise ValueError(f"metric: expected the training's {main}, or loss, got {metric}")
     value = results["metrics"][f"eval_{metric}"]
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):  # the training diverged
         raise ValueError(f"{metric} is {value}")
-    if metric != main:
-        return {"metric": metric, "value": value, "higher_is_better": False, "chance": None}
-    chance = (results.get("chance") or {}).get("value")
-    return {"metric": metric, "value": value, "higher_is_better": results["higher_is_better"], "chance": chance}
+    is_main = metric == main  # else the loss
+    kappas = {  # a layer without a condition number counts as infinite
+        f"kappa_{end}": statistics.median(math.inf if layer is None else layer for layer in layers)
+        for end, layers in (results.get("condition") or {}).items()
+    }
+    cells = {
+        **results["environment"],
+        **results["train"],
+        **run._asdict(),
+        **kappas,
+        **{name: results.get(name) for name in ("parameters", "rows", "data_sha256")},
+        "metric": metric,
+        "value": value,
+        "higher_is_better": is_main and results["higher_is_better"],
+        "chance": (results.get("chance") or {}).get("value") if is_main else None,
+        "eval_loss": results["metrics"].get("eval_loss"),
+        "status": "finished",
+        "begun_from": origin_of(run.folder(grid)),
+    }
+    step, steps = step_of(grid, run.shape), cells.get("steps")
+    if step is not None and steps is not None:
+        cells |= {"tokens": steps * step.tokens, "training_flops": steps * step.flops}
+        if cells["parameters"]:
+            cells["tokens_per_parameter"] = cells["tokens"] / cells["parameters"]
+    return ResultRow.from_cells(cells)

@@ -366,9 +366,11 @@ def summarise(results: GridResults) -> Summary:
 
 SHOWN = {  # what of a shape is in the table: heading and format
     "learning_rate": ("rate", "g"),
+    "tuning_lead": ("leads by", ".4f"),
+    "tuning_spread": ("tuning seeds ±", ".4f"),
     "n": ("n", "d"),
     "mean": ("mean", ".4f"),
-    "sd": ("± sd", ".4f"),
+    "sd": ("sd", ".4f"),
     "median": ("median", ".4f"),
     "failure_rate": ("failed or worse", ".0%"),
     "difference": ("difference", "+.4f"),
@@ -378,84 +380,55 @@ SHOWN = {  # what of a shape is in the table: heading and format
     "parameters": ("parameters", ",d"),
     "parameters_over_baseline": ("of base", ".0%"),
     "seconds": ("seconds", ".1f"),
+    "verdict": ("verdict", "s"),
+}
+COMPARED = {  # of two shapes
+    "equal": ("at equal", "s"),
+    "branch": ("tokens", ",d"),
+    "pairs": ("pairs", "d"),
+    "difference": ("difference", "+.4f"),
+    "interval": ("95 % interval", "+.4f"),
+    "p": ("p", ".3g"),
+    "p_corrected": ("corrected p", ".3g"),
+    "row_error": ("± by the choice of rows", ".4f"),
+    "interpolation_error": ("interpolated ±", ".4f"),
 }
 
 
 def _text(value: object, form: str) -> str:
-    """A number, or the numbers of a list, by a format; a dash for None."""
+    """A value, or the values of a list, by a format; a dash for None."""
     if value is None:
         return "–"
-    return " ".join(format(number, form) for number in (value if isinstance(value, list) else [value]))
+    return " ".join(format(each, form) for each in (value if isinstance(value, list) else [value]))
 
 
-def _shape_table(summary: Summary, grid: Grid) -> str:
-    """What SHOWN says of each shape, and the verdict; that of a baseline says if it has not learned."""
-    rows = []
-    for cell in summary["shapes"]:
-        texts = {heading: _text(cell[name], form) for name, (heading, form) in SHOWN.items()}
-        unlearned = cell["verdict"] == "baseline" and cell["learned"] is False
-        rows.append(texts | {"verdict": "baseline, not learned" if unlearned else cell["verdict"]})
-    direction = {None: "", True: ", higher is better", False: ", lower is better"}[summary["higher_is_better"]]
-    caption = (
-        f"{summary['metric'] or 'no metric yet'}{direction}; failed or worse: runs that failed, or are worse than the "
-        f"best simple guess; difference from {short_name(grid, grid.baseline)} over the same seeds"
-    )
-    names = [short_name(grid, cell["shape"]) for cell in summary["shapes"]]
-    return f"{pd.DataFrame(rows, index=names).to_string()}\n{caption}"
-
-
-def _curves_table(summary: Summary) -> str:
-    """Mean ± sd of each shape at each budget."""
-    columns = {
-        f"{budget['branch']:,} tokens": {
-            cell["shape"]: f"{_text(cell['mean'], '.4f')} ± {_text(cell['sd'], '.4f')}" for cell in budget["shapes"]
-        }
-        for budget in summary["curves"]
-    }
-    return pd.DataFrame(columns).to_string()
-
-
-def _readings_table(summary: Summary) -> str:
-    """The difference of each contrast at the cost of each branch, a column for each thing that is equal.
-
-    Each with its interval and the error of the interpolation.
-    """
-    cells = []
-    for reading in summary["readings"]:
-        error = reading["interpolation_error"]
-        known = "" if error == 0 else f" ± {'unknown' if error is None else format(error, '.4f')}"
-        text = f"{_text(reading['difference'], '+.4f')} ({_text(reading['interval'], '+.4f')}){known}"
-        pair = f"{reading['shape']} − {reading['minus']}"
-        cells.append([pair, reading["branch"], reading["equal"], "–" if reading["difference"] is None else text])
-    table = pd.DataFrame(cells, columns=["pair", "branch", "at equal", "text"])
-    return table.pivot(index=["pair", "branch"], columns="at equal", values="text").to_string()
-
-
-def _contrast_line(contrast: Summary) -> str:
-    line = (
-        f"{contrast['shape']} − {contrast['minus']}: {_text(contrast['difference'], '+.4f')}, "
-        f"95 % interval {_text(contrast['interval'], '+.4f')}, {contrast['pairs']} pairs, "
-        f"p {_text(contrast['p'], '.3g')}, corrected {_text(contrast['p_corrected'], '.3g')}"
-    )
-    error = contrast["row_error"]
-    return line if error is None else f"{line}; standard error by the choice of rows at most {error:.4f}"
+def _print_table(names: Iterable[str], entries: Sequence[Summary], shown: dict[str, tuple[str, str]]) -> None:
+    """A line for each entry: its name, and what it has of `shown`."""
+    rows = [
+        {heading: _text(entry[key], form) for key, (heading, form) in shown.items() if key in entry}
+        for entry in entries
+    ]
+    if rows:
+        print(pd.DataFrame(rows, index=list(names)).to_string())
 
 
 def show(summary: Summary, grid: Grid) -> None:
     """Prints a grid's summary: tables and notes for people, the document on the last line for programs."""
-    print(_shape_table(summary, grid))
+    _print_table([short_name(grid, cell["shape"]) for cell in summary["shapes"]], summary["shapes"], SHOWN)
+    direction = {None: "", True: ", higher is better", False: ", lower is better"}[summary["higher_is_better"]]
+    print(
+        f"{summary['metric'] or 'no metric yet'}{direction}; failed or worse: runs that failed, or are worse than the "
+        f"best simple baseline; difference from {short_name(grid, grid.baseline)} over the same seeds"
+    )
     for cell in summary["shapes"]:
-        if cell["tuning_lead"] is not None:
-            choice = f"learning rate {cell['learning_rate']:g} leads by {cell['tuning_lead']:.4f}"
-            print(f"{cell['shape']}: {choice}, the tuning seeds differ by {_text(cell['tuning_spread'], '.4f')}")
-        for note in cell["notes"]:
+        unlearned = ["the baseline has not learned"] * (cell["verdict"] == "baseline" and cell["learned"] is False)
+        for note in [*cell["notes"], *unlearned]:
             print(f"{cell['shape']}: {note}")
-    if summary["curves"]:
-        print(_curves_table(summary))
-    if summary["readings"]:
-        print(_readings_table(summary))
-    for contrast in summary["contrasts"]:
-        print(_contrast_line(contrast))
+    for budget in summary["curves"]:
+        print(f"{budget['branch']:,} tokens:")
+        _print_table([cell["shape"] for cell in budget["shapes"]], budget["shapes"], SHOWN)
+    for compared in (summary["readings"], summary["contrasts"]):
+        _print_table([f"{each['shape']} − {each['minus']}" for each in compared], compared, COMPARED)
     if summary["unsound_tuning"]:
         print(f"the tuning is unsound: {summary['unsound_tuning']}")
     if summary["failed"]:

@@ -16,10 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +41,6 @@ from .runs import (
     check_grid,
     check_settings,
     check_starts,
-    check_trunk,
     command,
     missing_runs,
     options_of_run,
@@ -74,19 +71,18 @@ class Processes:
         if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
             # Runs with as many threads as there are cores, each, would wait for one another in every operation.
             self.environment["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // jobs))
-        devices, visible = [None], os.environ.get("CUDA_VISIBLE_DEVICES")
+        self.devices, visible = [None], os.environ.get("CUDA_VISIBLE_DEVICES")
         if torch.cuda.device_count() > 1:
             devices = [*map(str, range(torch.cuda.device_count()))]
-            devices = visible.split(",")[: len(devices)] if visible else devices
-        count = max(jobs, len(devices))  # one entry a run: a device may be in it twice
-        self.devices = deque(islice(cycle(devices), count))
+            self.devices = visible.split(",")[: len(devices)] if visible else devices
+        self.runs: list[LocalRun] = []
 
     def start(self, command: Sequence[str], log: Path) -> "LocalRun":
         """Starts the training that a command line is; what it prints is added to the log."""
-        device = self.devices[0]
+        device = min(self.devices, key=[run.device for run in self.runs if run.poll() is None].count)
         visible = {"CUDA_VISIBLE_DEVICES": device} if device else {}
         with log.open("ab") as file:
-            process = subprocess.Popen(
+            run = LocalRun(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -95,28 +91,17 @@ class Processes:
                 pass_fds=[self.lock],
                 process_group=0,  # a signal reaches it only by `interrupt`, once, whoever sent it to the sweep
             )
-        self.devices.popleft()  # only now: what could not be started takes none
-        return LocalRun(process, device, self.devices)
+        run.device = device
+        self.runs.append(run)
+        return run
 
 
-class LocalRun:
-    """A process, and the device that `poll` gives back when it first finds that the process has ended."""
-
-    def __init__(self, process: subprocess.Popen, device: str | None, free: deque[str | None]):
-        self.process = process
-        self.held = [device]
-        self.free = free
-
-    def poll(self) -> int | None:
-        """The exit status of its training; None while it lasts."""
-        status = self.process.poll()
-        if status is not None and self.held:
-            self.free.append(self.held.pop())
-        return status
+class LocalRun(subprocess.Popen):
+    """A training, and its `device`; `poll` gives its exit status."""
 
     def interrupt(self) -> None:
         """Asks it to save a checkpoint and to end, as Ctrl-C does."""
-        self.process.send_signal(signal.SIGINT)
+        self.send_signal(signal.SIGINT)
 
 
 def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Any:
@@ -131,15 +116,12 @@ def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Any:
 
 
 def _reason(status: int, log: Path, begin: int = 0) -> str:
-    """Why a run failed: the last error of `leaner train` in its log, else the last line that is no progress bar.
+    """Why a run failed: the last line of its log from the byte `begin` on, one of `leaner train` if there is one.
 
-    The exit status if a signal ended the run, or it logged no such line. The log is read from the byte `begin`, at
-    which this attempt begins.
+    The exit status if a signal ended the run.
     """
-    lines = []
-    if status > 0:
-        lines = re.split(r"[\r\n]+", log.read_bytes()[begin:].decode(errors="replace"))
-        lines = [line.strip()[:300] for line in lines if line.strip() and not PROGRESS.search(line)]
+    text = log.read_bytes()[begin:].decode(errors="replace") if status > 0 else ""
+    lines = [line.strip()[:300] for line in re.split(r"[\r\n]+", text) if line.strip() and not PROGRESS.search(line)]
     errors = [line for line in lines if line.startswith(OWN_ERROR)]
     return (errors or lines or [f"exit status {status}"])[-1]
 
@@ -221,7 +203,6 @@ class Sweep:
             try:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 if run.branch is not None:
-                    check_trunk(self.results, run.trunk)
                     begin_branch(self.results, run, self.local)
                 log = Path(f"{folder}.log")
                 self.log_begins[run] = log.stat().st_size if log.exists() else 0
@@ -252,13 +233,9 @@ class Sweep:
             if status != 0:
                 raise ValueError(_reason(status, Path(f"{folder}.log"), self.log_begins[run]))
             row = result_row(self.grid, run)
-            try:
-                check_same_data(self.grid, [*self.rows.values(), row])
-            except GridError as error:
-                remedy = f"with the data of the other runs remove {folder} and sweep again"
-                raise GridError(f"{error}; {remedy}") from error
+            check_same_data(self.grid, [*self.rows.values(), row])
             self._write(run, row, f"{row.metric} {row.value:.4f}, {row.seconds or 0:.0f} s")
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             self._fail(run, error)
 
     def _fail(self, run: Run, error: Exception) -> None:
@@ -295,18 +272,13 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
         GridError: output_dir is in use, or holds runs of another grid; or as `Sweep.check_data` and `engine_of`.
     """
     check_starts(load_results(grid))  # before anything is written
-    try:
-        Path(grid.output_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise GridError(f"output_dir: expected a folder that can be written to, got {error}") from error
+    Path(grid.output_dir).mkdir(parents=True, exist_ok=True)
     with grid.path(".lock").open("a") as lock:
         if not lock_descriptor(lock.fileno(), blocking=False):
             used = "in use by another sweep, or by a run that outlived a killed one; wait until it ends"
             raise GridError(f"output_dir: {grid.output_dir} is {used}")
         results = load_results(grid)  # again: only now no other sweep adds rows
         check_unchanged(grid, results.rows.values())
-        for trunk in dict.fromkeys(run.trunk for run in results.rows if run.branch is not None):
-            check_trunk(results, trunk)
         sweep = Sweep(results, jobs, local)
         if engine != "ray":  # the machines of a cluster may have data that this one has not
             sweep.check_data()
@@ -332,7 +304,6 @@ def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
     fitted = guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
     if fitted is None:
         return
-    grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)
     write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
     for guess in fitted:
         print(f"{guess.name}: {guess.value:.4f}", file=sys.stderr)
@@ -380,7 +351,7 @@ def sweep(
         write_grid(grid)  # what no run depends on, such as data and publish, may have changed
     else:
         results = run_sweep(grid, jobs, local, engine)
-        if results.any_reported is not None and results.guesses is None:
+        if results.any_reported is not None and not results.guesses:
             try:
                 write_guesses(grid, data_files)
             except (ValueError, OSError) as error:  # rows that only the machines of the runs have

@@ -235,7 +235,7 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license:
     if target.exists():
         license = license or read_target(target, grid, shape).license
     options = copy_options(results_in(source / RESULTS).recipe, data_files)
-    results = results_of_cell(loaded, shape, source, options)
+    results = results_of_cell(loaded, shape, source, options).model_copy(update={"license": license})
     with whole_folder(target, replace=True) as folder:
         folder.mkdir()
         for path in (path for pattern in RUN_FILES for path in source.glob(pattern)):
@@ -245,7 +245,7 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license:
         recipe = {**results.recipe, "shape": results.shape}
         text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
         write_bytes(folder / RECIPE, text.encode())
-        finish(folder, {**results.document(), "license": license})
+        finish(folder, results.document())
         verify(folder, {results.dataset_name: list(data_files)} if data_files else {})
     write_grid(grid)
     return target
