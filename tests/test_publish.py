@@ -369,16 +369,15 @@ def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
     kept.rename(tmp_path / "runs")
     try:
         assert {runs.shape_option(starts[1], run) for run in of} == {f"model_cards/{grid['publish'][shape]}"}
-        how = "leaner train listops-short --shape deep/bert.json --seed 2 .*--output_dir model_cards/grids/tiny/runs"
-        with pytest.raises(GridError, match=f"start_from: .*seed2.*, found none; {how}.* trains them"):
+        with pytest.raises(GridError, match="start_from: .*seed2.*, found none; leaner sweep .* trains them"):
             runs.shape_option(starts[2], of[0])
         own = dataclasses.replace(starts[1].grid, start_seed=None)
-        with pytest.raises(GridError, match="start_from: .*deep-bert-seed2-.*; also .*shallow-bert-seed2"):
+        with pytest.raises(GridError, match="start_from: .*deep-bert-seed2-"):
             runs.check_starts(GridResults(own, {}))
         rows = read_rows(Path("model_cards/grids/tiny/results.csv"))
         runs.check_starts(GridResults(own, rows))  # nothing left to train
         del rows[Run("report", grid["shapes"][1], 2, 1e-3)]
-        with pytest.raises(GridError, match="shallow-bert-seed2.* trains them .*rows.$"):
+        with pytest.raises(GridError, match="shallow-bert-seed2.* trains them"):
             runs.check_starts(GridResults(own, rows))
     finally:
         (tmp_path / "runs").rename(kept)

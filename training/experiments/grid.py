@@ -226,20 +226,6 @@ def _read_keys(kind: type, values: dict, where: str = "") -> Any:
 
 def _check(grid: Grid) -> None:
     """Raises GridError if shapes are unknown, or keys do not fit together."""
-    for shape in grid.shapes:
-        if shape not in shape_names() and not os.path.exists(shape) and not is_made(grid, shape):
-            hint = did_you_mean(shape, shape_names())
-            raise GridError(f"shapes: expected named shapes or paths, got {shape:.200}{hint}")
-    named = {
-        "baseline": [grid.baseline],
-        "publish": grid.publish or [],
-        "contrasts": [shape for pair in grid.contrasts or [] for shape in pair],
-        "seeds_of": grid.seeds_of or [],
-    }
-    for name, shapes in named.items():
-        for shape in shapes:
-            if shape not in grid.shapes:
-                raise GridError(f"{name}: expected shapes of the grid, got {shape}{did_you_mean(shape, grid.shapes)}")
     unused = [folder for folder in grid.cuts or [] if not {folder, f"{folder}/config.json"} & set(grid.shapes)]
     tuning = grid.tuning
     rules = {
@@ -262,6 +248,20 @@ def _check(grid: Grid) -> None:
     for message, holds in rules.items():
         if not holds:
             raise GridError(message)
+    for shape in grid.shapes:
+        if shape not in shape_names() and not os.path.exists(shape) and not is_made(grid, shape):
+            hint = did_you_mean(shape, shape_names())
+            raise GridError(f"shapes: expected named shapes or paths, got {shape:.200}{hint}")
+    named = {
+        "baseline": [grid.baseline],
+        "publish": grid.publish or [],
+        "contrasts": [shape for pair in grid.contrasts or [] for shape in pair],
+        "seeds_of": grid.seeds_of or [],
+    }
+    for name, shapes in named.items():
+        for shape in shapes:
+            if shape not in grid.shapes:
+                raise GridError(f"{name}: expected shapes of the grid, got {shape}{did_you_mean(shape, grid.shapes)}")
 
 
 def is_cut(grid: Grid, shape: str) -> bool:

@@ -35,7 +35,7 @@ from ..running.card import (
 from ..running.trainer import METRICS_FILE
 from ..tasks import TASKS
 from ..tasks.distillation import loss_unit_of
-from .folders import README, is_encoder, is_plain, renew_code, results_in
+from .folders import README, check_folder, is_encoder, is_plain, renew_code, results_in
 
 
 EVAL_RESULTS = ".eval_results/results.yaml"  # which the Hub reads
@@ -198,7 +198,8 @@ def write_card(folder: Path) -> None:
 
 
 def finish(folder: Path, results: Mapping[str, object]) -> None:
-    """Writes what every published folder has beside its model: the model code, results.json and the card."""
+    """Writes what every published folder has beside its model, which is checked: code, results.json and the card."""
     renew_code(folder)
     write_json(folder / RESULTS, results)
+    check_folder(folder)
     write_card(folder)

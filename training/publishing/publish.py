@@ -31,7 +31,7 @@ from ..running.run_folder import RECIPE
 from ..settings import copy_options
 from ..tasks.language import CausalLM
 from .cards import finish
-from .folders import CARDS, check_folder, is_encoder, published_folders, results_in
+from .folders import CARDS, is_encoder, published_folders, results_in
 from .index import write_index
 from .verify import UNVERIFIABLE, metrics_of, verify
 
@@ -216,7 +216,6 @@ def renew_folder(target: Path, results: Mapping[str, object]) -> None:
     with whole_folder(target, replace=True) as folder:
         shutil.copytree(target, folder)
         finish(folder, results)
-        check_folder(folder)
 
 
 def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license: str | None = None) -> Path:
