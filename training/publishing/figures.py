@@ -18,6 +18,7 @@ from ..records import Guess
 
 GREY = "#808890"
 BLUE = "#3b82c4"
+READING = ["shape", "minus", "equal", "branch", "pairs", "difference", "interval"]
 COORDINATES = ["model", "relative_speed", "stsb_test"]
 WIDTH = 8.6  # inches: a README's width
 STYLE = {
@@ -68,11 +69,13 @@ def curves_figure(summary: Mapping[str, Any], labels: Mapping[str, str], guess: 
         way = "higher" if summary["higher_is_better"] else "lower"
         quality.set_ylabel(f"{summary['metric']}, {way} is better")
         sign = 1 if summary["higher_is_better"] else -1
-        readings = pd.DataFrame(summary["readings"] or [], columns=["shape", "minus", "equal", "pairs"])
-        for shape, minus in (
-            readings.query("equal == 'tokens' and pairs > 0").groupby(["shape", "minus"], sort=False).groups
-        ):
-            draw_line(compared, points_of_pair(summary, shape, minus, sign), f"{labels[shape]} − {labels[minus]}")
+        readings = pd.DataFrame(summary["readings"] or [], columns=[*READING]).query("equal == 'tokens' and pairs > 0")
+        for (shape, minus), group in readings.groupby(["shape", "minus"], sort=False):
+            points = []
+            for _, _, _, branch, _, centre, interval in group.itertuples(index=False):
+                low, high = sorted(sign * limit for limit in interval or [centre, centre])
+                points.append((branch, sign * centre, low, high))
+            draw_line(compared, points, f"{labels[shape]} − {labels[minus]}")
         compared.axhline(0, color=GREY, linewidth=1)
         compared.set_ylabel("difference at equal tokens, + is better")
         for axis in (quality, compared):
@@ -84,19 +87,6 @@ def curves_figure(summary: Mapping[str, Any], labels: Mapping[str, str], guess: 
             if axis.get_legend_handles_labels()[0]:
                 axis.legend(fontsize=7)
     return svg(figure, "curves")
-
-
-def points_of_pair(
-    summary: Mapping[str, Any], shape: str, minus: str, sign: int
-) -> list[tuple[int, float, float, float]]:
-    """The difference of a pair at each budget with the ends of its interval, plus = better."""
-    points = []
-    for reading in summary["readings"]:
-        if (reading["shape"], reading["minus"], reading["equal"]) == (shape, minus, "tokens") and reading["pairs"]:
-            centre = sign * reading["difference"]
-            low, high = sorted(sign * limit for limit in reading["interval"] or [reading["difference"]] * 2)
-            points.append((reading["branch"], centre, low, high))
-    return points
 
 
 def draw_line(axis: Axes, points: list[tuple[int, float, float, float]], label: str) -> None:

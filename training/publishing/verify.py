@@ -98,14 +98,6 @@ def tolerance(name: str, value: float, rows: int) -> float:
     return 1e-3 * max(1.0, abs(value)) if any(part in name for part in LOSSES) else max(2e-3, 3 / rows)
 
 
-def check_metrics(place: str, stated: dict[str, float], found: dict[str, float], rows: int) -> None:
-    """Raises ValueError for the first stated metric that the weights do not give, within its tolerance."""
-    for name, value in stated.items():
-        fresh, allowed = found.get(name), tolerance(name, value, rows)
-        if fresh is None or not abs(fresh - value) <= allowed:
-            raise ValueError(f"{place}.{name} is {value}, the weights give {fresh} (± {allowed:g})")
-
-
 def names_of(results: RunResults) -> list[str]:
     """What `--data` may call the data of a folder of a grid."""
     return [name for name in (results.dataset_config, results.dataset.split("/")[-1], results.dataset) if name]
@@ -149,7 +141,10 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
             f"{file}: data_sha256: {rows} rows of {where} with {data} differ from the card's data, "
             f"{expected.rows} rows with {expected.data_sha256}"
         )
-    check_metrics(f"{file}: metrics", expected.metrics, metrics, rows)
+    for name, value in expected.metrics.items():
+        found, allowed = metrics.get(name), tolerance(name, value, rows)
+        if found is None or not abs(found - value) <= allowed:
+            raise ValueError(f"{file}: metrics.{name} is {value}, the weights give {found} (± {allowed:g})")
     return f"{results.metric} {metrics[f'eval_{results.metric}']:.4f} on {rows:,} rows, {len(metrics)} metrics"
 
 
