@@ -20,7 +20,7 @@ MODULES = [
     {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
 ]
 TRAIN = """--task embedding --max_steps 4 --per_device_train_batch_size 8 --learning_rate 1e-3 --eval_strategy no
---save_strategy no --disable_tqdm true --preprocessing_workers 1 --hardware cpu --dropout 0 --max_length 16
+--save_strategy no --disable_tqdm true --preprocessing_workers 1 --use_cpu true --dropout 0 --max_length 16
 --dataset LTCB/enwik8 --holdout 0""".split()
 
 

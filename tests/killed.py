@@ -42,10 +42,10 @@ def run(point: str, ready: Path, words: list[str]) -> None:
                 wait()
             super()._save_optimizer_and_scheduler(output_dir)
 
-        def save_model(self, output_dir=None, _internal_call=False):
-            if point == "finish" and not _internal_call:
+        def finish_weights(self):
+            if point == "finish":
                 wait()
-            super().save_model(output_dir, _internal_call)
+            super().finish_weights()
 
         def _load_rng_state(self, checkpoint):
             if point != "lose-rng":

@@ -39,7 +39,7 @@ OVERRIDES = {
     "save_total_limit": 1,
     "logging_steps": 1,
     "disable_tqdm": True,
-    "hardware": "cpu",
+    "use_cpu": True,
     "preprocessing_workers": 1,
 }
 

@@ -39,7 +39,7 @@ OVERRIDES = {
     "dropout": 0.0,
     "per_device_train_batch_size": 8,
     "preprocessing_workers": 1,
-    "hardware": "cpu",
+    "use_cpu": True,
     "eval_strategy": "no",
     "save_strategy": "no",
     "disable_tqdm": True,

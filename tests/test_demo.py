@@ -14,7 +14,7 @@ from training_data import merged
 
 
 FEW = """--max_steps 2 --max_train_rows 48 --max_eval_rows 32 --per_device_train_batch_size 8 --warmup_steps 1
---logging_steps 1 --hardware cpu""".split()
+--logging_steps 1 --use_cpu true""".split()
 FOLDERS = {f"{family}-{shape}" for family in ("vit", "bert", "gpt") for shape in ("nano", "lean-nano")}
 SMALL = {
     "digits": builtin.digits,

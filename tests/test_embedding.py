@@ -18,7 +18,7 @@ from modeling_leaner import LeanBERTModel
 
 
 TRAIN = """--task embedding --max_steps 30 --per_device_train_batch_size 16 --learning_rate 3e-3 --eval_strategy no
---save_strategy no --disable_tqdm true --preprocessing_workers 1 --logging_steps 1 --hardware cpu --dropout 0
+--save_strategy no --disable_tqdm true --preprocessing_workers 1 --logging_steps 1 --use_cpu true --dropout 0
 --max_length 24 --split_sentences true""".split()
 
 
@@ -148,7 +148,7 @@ def evaluate_pairs(folder, *words):
     bare.save_pretrained(folder / "teacher")
     columns = ["--text_column", "sentence1", "--text_pair_column", "sentence2"]
     files = ["--data_files", f"validation={folder / 'pairs.parquet'}"]
-    settings = ["--task", "embedding", "--max_length", "24", "--hardware", "cpu", *columns, *files]
+    settings = ["--task", "embedding", "--max_length", "24", "--use_cpu", "true", *columns, *files]
     return evaluation.evaluate(str(folder / "teacher"), [*settings, *words])
 
 

@@ -19,7 +19,7 @@ from modeling_leaner.shapes import load_shape
 
 DIGITS = """digits --max_steps 6 --per_device_train_batch_size 8 --max_train_rows 64 --max_eval_rows 16 --seed 3
 --save_strategy no --logging_steps 1 --eval_strategy no --disable_tqdm true --preprocessing_workers 1
---hardware cpu""".split()
+--use_cpu true""".split()
 
 
 @pytest.fixture

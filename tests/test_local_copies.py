@@ -26,7 +26,7 @@ def published(tmp_path_factory, warm_stranger):
         documents(8, seed=3).to_parquet(f"{copy}/validation.parquet")
     write_shape("gpt", Path())
     Path("text.yaml").write_text(yaml.safe_dump({"task": "causal-lm", "dataset": "someone/text", "holdout": HELD_OUT}))
-    overrides = {"tokenizer": "byte-bpe", "max_length": 32, "max_steps": 2, "hardware": "cpu"}
+    overrides = {"tokenizer": "byte-bpe", "max_length": 32, "max_steps": 2, "use_cpu": True}
     overrides["per_device_train_batch_size"] = 4
     grid = {"recipe": "text.yaml", "overrides": overrides, "shapes": ["gpt.json"], "baseline": "gpt.json"}
     grid |= {"seeds": [1], "learning_rates": [1e-3], "output_dir": GRID, "publish": {"gpt.json": "leangpt-held-out"}}

@@ -22,7 +22,7 @@ OLD = Version(transformers.__version__) < Version("5.18")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 SETTINGS = """--task masked-lm --tokenizer wordpiece --max_length 32 --dropout 0 --max_steps 8 --logging_steps 1
 --eval_strategy steps --eval_steps 4 --save_strategy steps --save_steps 8 --learning_rate 3e-3 --disable_tqdm true
---hardware cpu --preprocessing_workers 1 --train_sampling_strategy random""".split()
+--use_cpu true --preprocessing_workers 1 --train_sampling_strategy random""".split()
 
 
 def torchrun(*words):

@@ -29,7 +29,7 @@ GRID = {
     "baseline": "vit/nano",
     "seeds": [1, 2],
     "learning_rates": [1e-3],
-    "overrides": {"max_steps": 30, "save_strategy": "steps", "save_steps": 5, "hardware": "cpu", "logging_steps": 5},
+    "overrides": {"max_steps": 30, "save_strategy": "steps", "save_steps": 5, "use_cpu": True, "logging_steps": 5},
 }
 
 

@@ -25,7 +25,7 @@ FAMILIES = {
 }
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --per_device_eval_batch_size 16 --eval_strategy steps
 --eval_steps 2 --save_strategy no --logging_steps 2 --warmup_steps 1 --disable_tqdm true --dataloader_num_workers 0
---hardware cpu"""
+--use_cpu true"""
 SMALLER = {
     "imagenet-1k": "--train_resize 20 --dataloader_num_workers 2",
     "fashion-mnist": "--image_size 16",
@@ -99,7 +99,7 @@ def test_recipe(recipe, tmp_path, capsys):
 @pytest.mark.full
 def test_digits_learns(tmp_path, capsys):
     """The example of the README, cut to two of its six epochs."""
-    words = "--max_steps 44 --eval_strategy no --save_strategy no --disable_tqdm true --hardware cpu".split()
+    words = "--max_steps 44 --eval_strategy no --save_strategy no --disable_tqdm true --use_cpu true".split()
     train.main(["digits", "--shape", "vit/lean-nano", "--output_dir", str(tmp_path / "run"), *words])
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["metrics"]["eval_accuracy"] > 0.6 > results["chance"]["value"] + 0.5

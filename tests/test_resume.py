@@ -15,8 +15,7 @@ from modeling_leaner.training.running.run_folder import (
     COMPLETE,
     damage,
     declare_whole,
-    remove_partial_checkpoints,
-    unreadable,
+    fault,
     whole_checkpoints,
 )
 from training_data import documents, merged, read_lines, write_shape
@@ -28,7 +27,7 @@ STEPS, EVERY = 14, 4
 SETTINGS = f"""--task masked-lm --tokenizer wordpiece --max_length 32 --whole_word_masking true --mask_fraction 0.2
 --max_steps {STEPS} --per_device_train_batch_size 8 --gradient_accumulation_steps 2 --dropout 0.1 --ema_decay 0.9
 --dataloader_num_workers 2 --eval_strategy steps --eval_steps 3 --save_strategy steps --save_steps {EVERY}
---logging_steps 1 --learning_rate 3e-3 --disable_tqdm true --hardware cpu --preprocessing_workers 1""".split()
+--logging_steps 1 --learning_rate 3e-3 --disable_tqdm true --use_cpu true --preprocessing_workers 1""".split()
 
 
 @pytest.fixture(scope="module")
@@ -164,9 +163,7 @@ def test_a_checkpoint_counts_only_when_whole(uninterrupted, tmp_path):
     assert names == ["checkpoint-12", f"checkpoint-{STEPS}"]
     (folder / f"checkpoint-{STEPS}" / "optimizer.pt").write_bytes(b"short")
     (folder / "checkpoint-16").mkdir()
-    (folder / "checkpoint-best").mkdir()  # a user's own
     assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-12"]
-    assert len(remove_partial_checkpoints(folder)) == 2 and (folder / "checkpoint-best").is_dir()
     listed = json.loads((folder / "checkpoint-12" / COMPLETE).read_text())
     assert {"model.safetensors", "optimizer.pt", "rng_state.pth", "ema.safetensors", "trainer_state.json"} <= set(
         listed
@@ -180,6 +177,6 @@ def test_files_of_a_folder_count(tmp_path):
     (checkpoint / "optimizer_0" / "part.distcp").write_bytes(b"12345")
     (checkpoint / "model.bin").write_bytes(b"123")
     declare_whole(checkpoint)
-    assert damage(checkpoint) is None and unreadable(checkpoint) is None
+    assert damage(checkpoint) is None and fault(checkpoint) is None
     (checkpoint / "optimizer_0" / "part.distcp").unlink()
     assert damage(checkpoint) == "optimizer_0/part.distcp is missing"

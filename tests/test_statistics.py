@@ -318,7 +318,7 @@ def test_conditioning_is_not_of_the_rounding_of_bfloat16(tmp_path, monkeypatch):
     labelled(64, 0, ("sentence",), 2).to_parquet(tmp_path / "train.parquet")
     words = f"""--task sequence-classification --tokenizer wordpiece --shape {write_shape("bert", tmp_path)}
     --data_files train={tmp_path / "train.parquet"} --holdout 16 --max_steps 3 --per_device_train_batch_size 8
-    --learning_rate 1e-2 --eval_strategy no --save_strategy no --output_dir {tmp_path / "run"} --hardware cpu
+    --learning_rate 1e-2 --eval_strategy no --save_strategy no --output_dir {tmp_path / "run"} --use_cpu true
     --attn_implementation eager --disable_tqdm true --preprocessing_workers 1 --bf16 true"""
     train.main(words.split())
     found = json.loads((tmp_path / "run" / "results.json").read_text())["condition"]

@@ -21,7 +21,7 @@ from modeling_leaner.hub import load_processors
 
 
 RUN = """--max_steps 4 --per_device_train_batch_size 8 --learning_rate 3e-3 --eval_strategy no --save_strategy no
---disable_tqdm true --preprocessing_workers 1 --logging_steps 1 --hardware cpu --dropout 0""".split()
+--disable_tqdm true --preprocessing_workers 1 --logging_steps 1 --use_cpu true --dropout 0""".split()
 FEW = ("--distill_top_k", "7")  # of a token's logits
 CAUSAL = ("gpt", "byte-bpe", documents, "--max_length 24")
 TASKS = {  # family, tokenizer, rows, settings

@@ -1,8 +1,7 @@
-"""What a user wrote, read strictly: no option or key twice, for the last would silently win; YAML within bounds."""
+"""What a user wrote, read strictly: no key twice, for the last would silently win; YAML within bounds."""
 
-import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -20,7 +19,7 @@ LEADING_ZERO = re.compile("[-+]?0[0-9_]+")
 
 
 class RepeatedKey(ValueError):
-    """A key, or an option, that is given more than once."""
+    """A key that is given more than once."""
 
 
 def split_options(command_line: Iterable[str]) -> list[list[str]]:
@@ -33,32 +32,6 @@ def split_options(command_line: Iterable[str]) -> list[list[str]]:
         ended = ended or word == "--"
         groups[-1].append(word)
     return groups
-
-
-def repeated_message(name: str, first: Sequence[str], second: Sequence[str]) -> str:
-    """What is wrong with an option of a command line that is given twice, with the values of both, if it has any."""
-    both = " and ".join(" ".join(values) for values in (first, second) if values)
-    return f"{name}: given twice on the command line" + (f", with {both}" if both else "")
-
-
-def given_options(parser: argparse.ArgumentParser, command_line: Iterable[str]) -> dict[str, list[str]]:
-    """The options of a command line by their key, however they are spelt, each with its values as text.
-
-    Raises:
-        RepeatedKey: an option is given twice, such as `--seed 1 --seed=2`.
-    """
-    given: dict[str, list[str]] = {}
-    for option, *values in split_options(command_line)[1:]:
-        name, equals, value = option.partition("=")
-        if name == "--":
-            break
-        action = parser._option_string_actions.get(name)
-        key = name.removeprefix("--").replace("-", "_") if action is None else action.dest
-        values = [value] if equals else values
-        if key in given:
-            raise RepeatedKey(repeated_message(key, given[key], values))
-        given[key] = values
-    return given
 
 
 def check_extent(text: str) -> None:

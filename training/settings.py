@@ -5,7 +5,6 @@ that a baseline and its lean twin are trained by the very same file.
 """
 
 import argparse
-import copy
 import json
 import math
 import os
@@ -22,9 +21,10 @@ import torch
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
+from modeling_leaner.files import naming
 from modeling_leaner.terminal import did_you_mean
 
-from .reading import given_options, read_recipe
+from .reading import read_recipe
 
 
 METRICS = {  # of each task; the first counts if none is named. Checked before the tasks are imported
@@ -37,22 +37,8 @@ METRICS = {  # of each task; the first counts if none is named. Checked before t
 }
 TASK_NAMES = tuple(METRICS)
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
-OF_TEXT = (
-    "tokenizer max_length truncation text_column text_pair_column doc_stride mask_fraction whole_word_masking "
-    "split_sentences"
-).split()
-OF_IMAGES = ("image_column", "train_resize", "crop_padding", "horizontal_flip", "mixup_alpha")
-OF_TRAINING = (  # what evaluation does not read
-    "learning_rate weight_decay warmup_steps lr_scheduler_type lr_scheduler_kwargs optim max_grad_norm max_steps "
-    "num_train_epochs per_device_train_batch_size gradient_accumulation_steps dropout initializer_range ema_decay "
-    "early_stopping_patience checkpoint_steps save_strategy save_steps save_total_limit resume restart "
-    "inspect inspect_steps"
-).split()
-OF_TEACHER = (
-    "distill_task distill_logits distill_hidden distill_temperature distill_top_k distill_layers vector_loss".split()
-)
 NOT_IN_RECIPES = (
-    "shape resume restart output_dir resume_from_checkpoint do_train do_eval do_predict "
+    "shape resume output_dir resume_from_checkpoint do_train do_eval do_predict "
     "push_to_hub hub_model_id hub_strategy hub_private_repo hub_always_push hub_revision"
 ).split()
 
@@ -72,8 +58,6 @@ class RecipeArguments(TrainingArguments):
     # The run
     shape: str | None = option(None, "named shape (vit/lean-tiny), folder, config file or Hub id")
     resume: bool = option(False, "continue the run in output_dir from its last whole checkpoint")
-    restart: bool = option(False, "with resume: begin again where every checkpoint is damaged")
-    hardware: Literal["auto", "cpu", "gpu"] = option("auto", "auto takes a GPU where there is one")
     task: Literal[TASK_NAMES] | None = option(None, f"one of {', '.join(TASK_NAMES)}")
     metric: str | None = option(None, "the metric that counts [default: the task's]")
 
@@ -172,14 +156,12 @@ class RecipeArguments(TrainingArguments):
     disable_tqdm: bool | None = option(False, "no progress bars")
     remove_unused_columns: bool = option(False, "the tasks hand on what the model reads")
     dataloader_pin_memory: bool = option(torch.cuda.is_available(), "page-locked batches")
+    hub_strategy: str = option("end", "end: a finished run is sent once")
     seed: int = option(1, "of weights, order, masks, crops and dropout")
 
     def __post_init__(self) -> None:
-        self.given: set[str] = set()  # the keys of the command line, which `parse` of recipes.py fills in
-        self.settings: dict[str, object] = {}  # what differs from the defaults, by `parse`, too
-        if self.hardware == "gpu" and not torch.cuda.is_available():
-            raise ValueError("hardware: gpu was asked for, but torch sees none; use --hardware auto or cpu")
-        if self.hardware == "cpu" or not torch.accelerator.is_available():
+        self.settings: dict[str, object] = {}  # what differs from the defaults, as `parse` fills in
+        if not torch.accelerator.is_available():
             self.use_cpu = True
         if self.early_stopping_patience is not None:
             self.load_best_model_at_end = True
@@ -191,10 +173,8 @@ class RecipeArguments(TrainingArguments):
                 "hub_token: a run writes its settings down; hf auth login saves a token, or HF_TOKEN has it"
             )
         super().__post_init__()
-        if self.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
-            raise ValueError(
-                f"hub_strategy: {self.hub_strategy.value} sends the optimizer's state; expected end or every_save"
-            )
+        if self.hub_strategy != HubStrategy.END:
+            raise ValueError("hub_strategy: expected end; a run is sent once, with its card")
 
 
 GROUPS = {  # of RecipeArguments, by the first key of each
@@ -254,40 +234,16 @@ def check_metric(task: str | None, metric: str | None) -> None:
         raise ValueError(f"metric: {metric}: the task {task} has {', '.join(METRICS[task])}")
 
 
-def check_modality(task: str | None, given: Iterable[str]) -> None:
-    """Raises ValueError for a key of texts where the task reads images, or of images where it reads texts."""
-    reads, foreign = ("images", OF_TEXT) if task == "image-classification" else ("texts", OF_IMAGES)
-    for key in sorted(given):
-        if task is not None and key in foreign:
-            raise ValueError(f"{key}: not for {task}, which reads {reads}")
-
-
 def check_combinations(arguments: RecipeArguments) -> None:
-    """Raises ValueError for settings that do not go together.
-
-    What would have no effect is refused on the command line alone: a recipe may state it for those who ask for more.
-    """
-    check_modality(arguments.task, arguments.given)
-    if arguments.teacher is None:
-        for key in sorted(arguments.given & set(OF_TEACHER)):
-            raise ValueError(f"{key}: expected with teacher, the model that is learned from")
-    if arguments.inspect == "no" and "inspect_steps" in arguments.given:
-        raise ValueError("inspect_steps: expected with inspect, which says what is measured")
-    for kind in ("save", "eval"):
-        strategy = getattr(arguments, f"{kind}_strategy").value
-        if f"{kind}_steps" in arguments.given and strategy != "steps":
-            raise ValueError(f"{kind}_steps: expected with --{kind}_strategy steps, which is {strategy}")
-    if arguments.restart and not arguments.resume:
-        raise ValueError("restart: expected with resume")
+    """Raises ValueError for settings that do not go together."""
     if arguments.label_smoothing_factor and arguments.task == "question-answering":
         raise ValueError("label_smoothing_factor: not for question-answering")
-    for key, is_on in (("ema_decay", arguments.ema_decay is not None), ("inspect", arguments.inspect != "no")):
-        if arguments.fsdp and is_on:
-            raise ValueError(f"{key}: not with fsdp, which spreads the weights over the devices")
+    if arguments.fsdp and (arguments.ema_decay is not None or arguments.inspect != "no"):
+        raise ValueError("ema_decay, inspect: not with fsdp, which spreads the weights over the devices")
 
 
 def without_idle_steps(settings: Mapping[str, object]) -> dict[str, object]:
-    """Settings that are not defaults, without the save_steps and eval_steps that a command line may not have."""
+    """Settings without the save_steps and eval_steps that have no effect."""
     idle = {f"{kind}_steps" for kind in ("save", "eval") if settings.get(f"{kind}_strategy") != "steps"}
     return {key: value for key, value in settings.items() if key not in idle}
 
@@ -309,61 +265,27 @@ def check_data_files(files: Iterable[str]) -> None:
             raise ValueError(f"data_files: {name}: no such file or folder")
 
 
-OTHER_NAMES = {  # what other tools, or older transformers, call it
-    "lr": "learning_rate",
-    "batch_size": "per_device_train_batch_size",
-    "epochs": "num_train_epochs",
-    "steps": "max_steps",
-    "warmup_ratio": "warmup_steps",
-    "model": "shape",
-    "data": "data_files",
-}
-HEADS_WITHOUT_TASK = ("token-classification", "multiple-choice")  # of the models, by the Hub's names of their tasks
-
-
-def check_finite(values: object, name: str) -> None:
-    """Raises ValueError, naming the setting, for NaN and infinity, also in lists and by keys."""
-    if isinstance(values, float) and not math.isfinite(values):
-        raise ValueError(f"{name}: {values} is not a finite number")
-    if isinstance(values, dict | list):
-        for key, value in values.items() if isinstance(values, dict) else enumerate(values):
-            check_finite(value, f"{name}.{key}")
-
-
 class SettingsParser(HfArgumentParser):
     """HfArgumentParser that raises ValueError, one line, instead of leaving the process."""
 
     def __init__(self):
         super().__init__((RecipeArguments,), allow_abbrev=False, add_help=False)
-        for action in self._actions:
-            if typing.get_origin(action.type) is dict:
-                action.type = json.loads
 
     def error(self, message: str) -> typing.NoReturn:
-        if re.search(r"invalid (int|float) value: '[\d.]+,", message):
-            message += ", expected spaces between numbers"
         raise ValueError(re.sub(r"^argument --(\w+)(/\S+)?:", r"\1:", message))
 
-    def _check_value(self, action: argparse.Action, value: object) -> None:
-        try:
-            super()._check_value(action, value)
-        except argparse.ArgumentError as error:
-            has_head = action.dest == "task" and value in HEADS_WITHOUT_TASK
-            own_loop = "; the models have this head, for a loop of your own or transformers' Trainer"
-            error.message += own_loop if has_head else did_you_mean(str(value), map(str, action.choices))
-            raise
-
     def parse_words(self, words: list[str]) -> argparse.Namespace:
-        """Raises ValueError for an unknown key, with the nearest one, and for a value of the wrong type."""
-        parsed, unknown = self.parse_known_args(words)
-        namespace = copy.deepcopy(parsed)  # lists that are defaults are the parser's own
+        """Raises ValueError for an unknown key, with the nearest one, and for a value that it cannot have."""
+        namespace, unknown = self.parse_known_args(words)
         for word in unknown:
-            if word.startswith("--"):
-                raise ValueError(unknown_key(word.removeprefix("--").split("=")[0].replace("-", "_")))
-            raise ValueError(f"unexpected {word!r}: expected --key value")
-        for name, (low, high) in BOUNDS.items():
-            value = getattr(namespace, name)
-            if value is not None and not (low <= value <= high and math.isfinite(value)):
+            if not word.startswith("--"):
+                raise ValueError(f"unexpected {word!r}: expected --key value")
+            key = word.removeprefix("--").split("=")[0].replace("-", "_")
+            keys = [setting.name for setting in fields(RecipeArguments)]
+            raise ValueError(f"{key}: unknown key{did_you_mean(key, keys)}")
+        for name, value in vars(namespace).items():
+            low, high = BOUNDS.get(name, (-INFINITY, INFINITY))
+            if isinstance(value, int | float) and not (low <= value <= high and math.isfinite(value)):
                 raise ValueError(f"{name}: {value} is not in {low}..{high}")
         if namespace.max_steps < 1 and namespace.max_steps != -1:
             raise ValueError(f"max_steps: {namespace.max_steps} is neither a number from 1 on nor -1, no limit")
@@ -376,47 +298,17 @@ def settings_parser() -> SettingsParser:
     return SettingsParser()
 
 
-def unknown_key(key: str) -> str:
-    """The error about a key that no setting has."""
-    if key in OTHER_NAMES:
-        return f"{key}: unknown key, did you mean {OTHER_NAMES[key]}?"
-    keys = [setting.name for setting in fields(RecipeArguments)]
-    return f"{key}: unknown key{did_you_mean(key, keys)}"
-
-
 def words_of(settings: Mapping[str, object]) -> list[str]:
-    """The settings as options of a command line.
-
-    Raises:
-        ValueError: names a key that is unknown, and one whose value has the wrong structure.
-    """
+    """The settings as options of a command line, which is read with the types of the keys."""
     words = []
     for key, value in settings.items():
-        action = settings_parser()._option_string_actions.get(f"--{key}")
-        if action is None or key != action.dest:
-            raise ValueError(unknown_key(str(key)))
         if key == "data_files" and isinstance(value, dict):
             value = [f"{split}={path}" for split, path in value.items()]
-        if value is not None:
-            words += option_words(action, value)
+        if isinstance(value, list):
+            words += [f"--{key}", *map(str, value)] if value else []
+        elif value is not None:
+            words.append(f"--{key}={value if isinstance(value, str) else json.dumps(value)}")
     return words
-
-
-def option_words(action: argparse.Action, value: object) -> list[str]:
-    """One setting as an option with its values; ValueError where it has the wrong structure, or is not finite."""
-    key = action.dest
-    check_finite(value, key)
-    if isinstance(value, list):
-        if action.nargs not in ("+", "*"):
-            raise ValueError(f"{key}: expected one value, got a list")
-        return [f"--{key}", *map(str, value)] if value else []
-    if isinstance(value, dict):
-        if action.type is not json.loads and key not in TrainingArguments._VALID_DICT_FIELDS:
-            raise ValueError(f"{key}: expected one value, got keys and values")
-        return [f"--{key}", json.dumps(value)]
-    if isinstance(value, bool) and action.type in (int, float):
-        raise ValueError(f"{key}: expected a number, got {str(value).lower()}")
-    return [f"--{key}={str(value).lower() if isinstance(value, bool) else value}"]
 
 
 def data_options(data_files: Sequence[str]) -> list[str]:
@@ -433,34 +325,15 @@ def copy_options(recipe: Mapping[str, object], data_files: Sequence[str]) -> lis
 def recipe_words(recipe: str) -> list[str]:
     """The settings of a recipe as options of a command line; ValueError, with the file, where one of them is wrong."""
     path, settings = read_recipe(recipe)
-    try:
-        if path.name == "recipe.yaml":  # of a run folder, which also says what was trained
-            settings.pop("shape", None)
+    if path.name == "recipe.yaml":  # of a run folder, which also says what was trained
+        settings.pop("shape", None)
+    words = words_of(settings)
+    with naming(path):
+        settings_parser().parse_words(words)
         for key in NOT_IN_RECIPES:
             if key in settings:
                 raise ValueError(f"{key}: belongs on the command line, not in a recipe")
-        words = words_of(settings)
-        settings_parser().parse_words(words)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
     return words
-
-
-def arguments_of(namespace: argparse.Namespace) -> RecipeArguments:
-    """The settings as transformers checks them; ValueError that names the key, where it can be found."""
-    try:
-        arguments = RecipeArguments(**vars(namespace))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{error.doc!r}: no JSON: {error}") from error
-    except ValueError as error:
-        invalid = re.match(r"(\S+) is not a valid ", str(error))  # of an Enum, which does not know its key
-        for key, value in vars(namespace).items():
-            if invalid and value == invalid[1]:
-                raise ValueError(f"{key}: {error}") from error
-        raise
-    for key in vars(namespace):
-        check_finite(getattr(arguments, key), key)  # what was text of JSON until now
-    return arguments
 
 
 def parse(
@@ -471,8 +344,7 @@ def parse(
 ) -> RecipeArguments:
     """The resolved settings of a run; without an `output_dir`, it is `runs/<recipe>/<shape>-seed<seed>`.
 
-    `given` of the result holds the keys of the command line; `settings`, as plain values, what differs from the
-    defaults and is a recipe's business.
+    `settings` of the result has, as plain values, what differs from the defaults and is a recipe's business.
 
     Args:
         recipe: name or path of a recipe; None for the defaults alone.
@@ -483,11 +355,9 @@ def parse(
     Raises:
         ValueError: one line that names the file where it is the recipe's fault, and the key.
     """
-    parser = settings_parser()
-    options = list(command_line)
-    given = given_options(parser, options)
     words = [] if recipe is None else recipe_words(recipe)
-    namespace = parser.parse_words([*words, *options, *words_of(fixed or {})])
+    parser = settings_parser()
+    namespace = parser.parse_words([*words, *command_line, *words_of(fixed or {})])
     for key in needed:
         if getattr(namespace, key) is None:
             shapes = "as --shape; leaner shapes lists those that have a name"
@@ -495,11 +365,10 @@ def parse(
     if namespace.output_dir is None:
         shape = str(namespace.shape).strip("/").replace("/", "-").removesuffix(".json").lstrip(".-")
         namespace.output_dir = os.path.join("runs", Path(recipe or "run").stem, f"{shape}-seed{namespace.seed}")
-    arguments = arguments_of(namespace)
-    arguments.given = set(given)
+    arguments = RecipeArguments(**vars(namespace))
     check_combinations(arguments)
     defaults = vars(parser.parse_words([]))
     for key, value in vars(namespace).items():
-        if value != defaults[key] and key not in [*NOT_IN_RECIPES, "hardware"]:
+        if value != defaults[key] and key not in [*NOT_IN_RECIPES, "use_cpu"]:
             arguments.settings[key] = value.value if isinstance(value, Enum) else value
     return arguments

@@ -18,7 +18,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from modeling_leaner.conversion import convert
 from modeling_leaner.files import write_json
-from modeling_leaner.hub import copy_into, sentence_transformers_files
+from modeling_leaner.hub import commit, contents, copy_into, sentence_transformers_files
 from modeling_leaner.process import keep_freed_memory
 from modeling_leaner.terminal import quiet_libraries, visible
 
@@ -89,6 +89,8 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> RunResu
         if is_main:
             open_folder(arguments, recipe, start)
             announce(prepared, trainer.model, checkpoint)
+        if checkpoint is not None:
+            trainer.continue_from(checkpoint)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         step, last = trainer.state.global_step, trainer.state.max_steps
         if trainer.interruption.pressed and step < last:
@@ -114,7 +116,9 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
         metrics = last if trainer.rows_evaluated and is_of_these_weights else trainer.evaluate()
     if arguments.implementation == "transformers":
         trainer.model = convert(trainer.model)  # the folder is like any other; what was evaluated is not
-    trainer.save_model()
+    if arguments.loss_chunk_size is not None:
+        trainer.model.config.loss_chunk_size = None  # which is of the run alone
+    trainer.save_model(_internal_call=True)  # else Trainer would push a folder without a card
     if not trainer.is_world_process_zero():
         return None
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
@@ -127,7 +131,9 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     write_run_card(folder)
     if arguments.push_to_hub:
         try:
-            print(trainer.send(folder, "End of training").commit_url)
+            files = contents(folder, trainer.hub_model_id)  # as `leaner push` chooses and writes them
+            sent = commit(files, trainer.hub_model_id, "End of training", revision=arguments.hub_revision)
+            print(sent.commit_url)
         except ValueError as error:
             command = shlex.join(["leaner", "push", arguments.output_dir, trainer.hub_model_id])
             raise ValueError(f"{error}; the run itself is whole, and {command} sends it") from error
@@ -203,7 +209,7 @@ def resume_command(recipe: str | None, options: list[str]) -> str:
     if recipe:
         command.append(recipe)
     for option, *values in split_options(options)[1:]:
-        if option.partition("=")[0] not in ("--resume", "--restart"):
+        if option.partition("=")[0] != "--resume":
             command += [option, *values]
     return shlex.join([*command, "--resume"])
 

@@ -15,7 +15,7 @@ from typer import Argument, Option
 from ..names import check_shape
 from ..process import INTERRUPTED
 from ..terminal import plain_console
-from ..training.reading import given_options, read_recipe, recipe_names
+from ..training.reading import read_recipe, recipe_names
 from .command import (
     RESEARCH,
     Command,
@@ -84,7 +84,6 @@ def train(
     ] = None,
     data_files: DataFiles = None,
     resume: Annotated[bool, Option("--resume", help="Continue from the last whole checkpoint.")] = False,
-    restart: Annotated[bool, Option("--restart", help="With --resume: begin anew if no checkpoint is whole.")] = False,
 ) -> None:
     """Train a shape by a recipe.
 
@@ -98,21 +97,13 @@ def train(
 
 def check_keys(recipe: str | None, options: list[str]) -> None:
     """Raises ValueError for a recipe, key or file that is none, or another task's metric, before a run's imports."""
-    from ..training.settings import (
-        check_data_files,
-        check_metric,
-        check_modality,
-        settings_parser,
-        split_files,
-    )
+    from ..training.settings import check_data_files, check_metric, settings_parser, split_files
 
-    parser = settings_parser()
-    given = parser.parse_words(options)
+    given = settings_parser().parse_words(options)
     task = given.task
     if task is None and recipe is not None:
         task = read_recipe(recipe)[1].get("task")
     check_metric(task, given.metric)
-    check_modality(task, given_options(parser, options))
     check_data_files(chain.from_iterable(split_files(given.data_files).values()))
 
 

@@ -4,7 +4,6 @@ checkpoints that are due, Ctrl-C, and the conditioning of the model while it is 
 
 import json
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -54,17 +53,6 @@ class MetricsFile(TrainerCallback):
     @staticmethod
     def line(entry: dict[str, float]) -> str:
         return json.dumps({name: finite_or_none(value) for name, value in entry.items()}) + "\n"
-
-
-class WarmupNotice(TrainerCallback):
-    """Warns on stderr of a warm-up, given in steps, that is as long as the run."""
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        if not state.is_world_process_zero or args.warmup_steps < max(state.max_steps, 1):
-            return
-        rate = f"the learning rate never reaches {args.learning_rate:g}"
-        message = f"warmup_steps: {args.warmup_steps:g}, and the run has {state.max_steps} steps: {rate}"
-        print(f"warning: {message}", file=sys.stderr)
 
 
 class CheckpointSteps(TrainerCallback):

@@ -18,8 +18,8 @@ from modeling_leaner.shapes import load_config
 from modeling_leaner.terminal import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
-from ..reading import given_options
-from ..settings import OF_TRAINING, RecipeArguments, parse, settings_parser
+from ..reading import split_options
+from ..settings import RecipeArguments, parse
 from ..tasks import TASKS
 from .loading import (
     PreparedRun,
@@ -119,7 +119,7 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
     """The settings of the model's own recipe, if there is one, and of `options`, which win over it.
 
     Raises:
-        ValueError, OSError: no such model, no weights, or no task; or `options` set what evaluation does not read.
+        ValueError, OSError: no such model, no weights, or no task.
     """
     folder = Path(model)
     require_source(model)
@@ -131,10 +131,7 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
         for path in files:
             tensor_shapes(path)  # whole, as far as their headers say
     recipe = saved_recipe(model)
-    given = set(given_options(settings_parser(), options))
-    for key in ("shape", "output_dir", *OF_TRAINING):
-        if key in given:
-            raise ValueError(f"{key}: not for evaluate, which trains nothing and writes no folder")
+    given = {option.removeprefix("--").partition("=")[0] for option, *_ in split_options(options)[1:]}
     if recipe is None and not folder.is_dir() and "task" not in given:
         raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
     fixed = {"shape": model, "output_dir": scratch, "eval_strategy": "no", "save_strategy": "no"}

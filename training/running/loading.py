@@ -287,8 +287,6 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     if modality_of(config) is IMAGES:
         return load_image_processor(source, config)
     if has_file(source, "tokenizer.json"):
-        if "tokenizer" in arguments.given:
-            raise ValueError(f"tokenizer: {source} keeps its own; --tokenizer is for a shape without weights")
         tokenizer = read_tokenizer(source)
         if arguments.max_length:
             tokenizer.model_max_length = arguments.max_length

@@ -4,16 +4,13 @@
 size, so that a half-written one is never continued from.
 """
 
-import errno
 import json
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import datasets
 import yaml
 from datasets import IterableDataset
 from datasets.fingerprint import Hasher
@@ -47,29 +44,24 @@ FULL_DISK = (
 
 @contextmanager
 def alone_in(arguments: RecipeArguments) -> Iterator[None]:
-    """Locks the folder of a run; ValueError if another process has it, or if it cannot be written to."""
+    """Locks the folder of a run; ValueError if another process has it. A folder that was made and is empty goes."""
     if arguments.process_index != 0:
         yield
         return
     folder = Path(arguments.output_dir)
-    new = [path for path in (folder, *folder.parents) if not path.exists()]  # the innermost first
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         # This process's own: loader workers that outlive a killed run for a moment do not keep it.
         lock = FileLock(folder / LOCK).acquire(blocking=False)
     except Timeout:
         raise ValueError(f"{folder} is in use by another run") from None
-    except OSError as error:
-        raise ValueError(f"output_dir: {folder}: no folder that can be written to: {error.strerror}") from error
     with lock:
         try:
             yield
         finally:
             (folder / LOCK).unlink(missing_ok=True)
-            for path in new:  # refused: nothing is left behind
-                if any(path.iterdir()):
-                    break
-                path.rmdir()
+            if not any(folder.iterdir()):  # the run was refused
+                folder.rmdir()
 
 
 def finished_results(folder: Path) -> dict[str, object] | None:
@@ -91,14 +83,13 @@ def recipe_of(arguments: RecipeArguments) -> dict[str, object]:
 
 
 def write_recipe(folder: Path, arguments: RecipeArguments, recipe: str | None) -> None:
-    """Writes `recipe.yaml` of a run."""
     source = f"; from {Path(recipe).name}" if recipe else ""
     text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(recipe_of(arguments))
     write_bytes(folder / RECIPE, text.encode())
 
 
 def identity(rows: Rows | None) -> dict[str, object] | None:
-    """How many prepared rows there are, and what the first and the last hold; None of a stream."""
+    """How many prepared rows there are, and a hash of the first and the last; None of a stream."""
     if rows is None or isinstance(rows, IterableDataset):
         return None
     ends = [{key: value.tolist() for key, value in rows[index].items()} for index in (0, len(rows) - 1)]
@@ -131,13 +122,15 @@ def compare_start(run: PreparedRun) -> dict[str, object]:
 
 
 def open_folder(arguments: RecipeArguments, recipe: str | None, start: dict[str, object]) -> None:
-    """Writes recipe and `start`, from `compare_start`, into a run's folder; removes half-written checkpoints."""
+    """Writes recipe and `start`, from `compare_start`, into a run's folder; removes damaged checkpoints."""
     folder = Path(arguments.output_dir)
     if not (folder / STARTED).is_file():
         write_recipe(folder, arguments, recipe)
         write_json(folder / STARTED, start)
-    for path in remove_partial_checkpoints(folder):
-        print(f"{path} was not written to its end and is not used")
+    for path in checkpoints(folder):
+        if fault(path) is not None:
+            print(f"{path} is not whole and is removed")
+            shutil.rmtree(path)
 
 
 def find_checkpoint(arguments: RecipeArguments) -> Path | None:
@@ -145,7 +138,7 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
 
     Raises:
         ValueError: the folder holds a run and `resume` is not set, or a run with other settings, or something else;
-            or all its checkpoints are damaged and `restart` is not set.
+            or all its checkpoints are damaged.
     """
     folder = Path(arguments.output_dir)
     saved = folder / RECIPE
@@ -160,16 +153,15 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
         if before.get(key) != now.get(key):
             was, asked = (repr(side[key]) if key in side else "not set" for side in (before, now))
             raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
-    whole = [path for path in whole_checkpoints(folder) if unreadable(path) is None]
+    faults = {path: fault(path) for path in checkpoints(folder)}
+    whole = [path for path, found in faults.items() if found is None]
     if whole:
         return whole[-1]
-    if arguments.restart or finished_results(folder) is not None:
-        return None
     # A run that was killed while it wrote its first checkpoint leaves a single one without `complete.json`.
-    paths = checkpoints(folder)
-    if len(paths) > 1 or any((path / COMPLETE).exists() for path in paths):  # steps are not thrown away unasked
-        damages = "; ".join(f"{path.name}: {damage(path) or unreadable(path)}" for path in paths)
-        raise ValueError(f"{folder}: every checkpoint is damaged ({damages}); --resume --restart begins at step 0")
+    began = len(faults) > 1 or any((path / COMPLETE).exists() for path in faults)
+    if began and finished_results(folder) is None:
+        said = "; ".join(f"{path.name}: {found}" for path, found in faults.items())
+        raise ValueError(f"{folder}: every checkpoint is damaged ({said}); delete the folder to begin again")
     return None
 
 
@@ -211,33 +203,24 @@ def whole_checkpoints(folder: Path) -> list[Path]:
     return [path for path in checkpoints(folder) if damage(path) is None]
 
 
-def unreadable(checkpoint: Path) -> str | None:
-    """The first file of a checkpoint that cannot be read: a damaged disk changes bytes, and no size."""
-    for name in sorted(files_of(str(checkpoint))):
+def fault(checkpoint: Path) -> str | None:
+    """As `damage`; also the first file that cannot be read: a damaged disk changes bytes, and no size."""
+    found = damage(checkpoint)
+    for name in sorted(files_of(str(checkpoint))) if found is None else ():
         path = checkpoint / name
         try:
-            intact = True
             if path.suffix in (".pt", ".pth"):  # torch writes an archive with the sum of each tensor
                 with zipfile.ZipFile(path) as archive:
-                    intact = archive.testzip() is None
+                    if archive.testzip() is not None:
+                        return f"{name} cannot be read"
             elif path.suffix == ".safetensors":
-                with safe_open(path, "pt") as tensors:
-                    intact = len(tensors.keys()) > 0
+                with safe_open(path, "pt"):
+                    pass
             elif path.suffix == ".json":
                 json.loads(path.read_text())
         except (OSError, ValueError, zipfile.BadZipFile, SafetensorError):
-            intact = False
-        if not intact:
             return f"{name} cannot be read"
-    return None
-
-
-def remove_partial_checkpoints(folder: Path) -> list[Path]:
-    """Deletes checkpoints that are not whole, so that nothing mistakes them for one; returns them."""
-    partial = [path for path in checkpoints(folder) if damage(path) is not None]
-    for path in partial:
-        shutil.rmtree(path)
-    return partial
+    return found
 
 
 def rotate(folder: Path, limit: int | None, kept_steps: Collection[int], best: str | None) -> None:
@@ -251,13 +234,9 @@ def rotate(folder: Path, limit: int | None, kept_steps: Collection[int], best: s
 
 
 def explain(error: Exception, folder: str | None) -> str:
-    """What went wrong with a run, in one line; of a full disk, which one it is and what is safe."""
+    """What went wrong with a run, in one line; of a full disk, what is safe."""
     text = " ".join(str(error).split())
-    if getattr(error, "errno", None) != errno.ENOSPC and not any(phrase in text for phrase in FULL_DISK):
-        return text
-    places = [Path(folder or "."), Path(datasets.config.HF_DATASETS_CACHE), Path(tempfile.gettempdir())]
-    free = {place: shutil.disk_usage(place).free for place in places if place.exists()}
-    place = min(free, key=free.get)
-    text = f"{place}: no space left on the disk ({free[place] / 2**20:.0f} MiB free)"
     whole = whole_checkpoints(Path(folder)) if folder else []
-    return f"{text}; the last whole checkpoint is {whole[-1]}, --resume continues from it" if whole else text
+    if whole and any(phrase in text for phrase in FULL_DISK):
+        text = f"no space left on the disk ({text}); --resume continues from {whole[-1]}"
+    return text

@@ -5,34 +5,23 @@ the checkpoint holds.
 """
 
 import math
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from huggingface_hub import CommitInfo
 from torch.nn import functional as F
 from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import HubStrategy, has_length
+from transformers.trainer_utils import has_length
 
-from modeling_leaner.hub import check_token, commit, contents, hub_errors
+from modeling_leaner.hub import check_token, hub_errors
 
 from ..settings import RecipeArguments
 from ..tasks.base import Batch, Task, evaluation_generators, first_inputs, training_generators
-from .callbacks import (
-    CheckpointSteps,
-    Clock,
-    FiniteGuard,
-    Inspection,
-    Interruption,
-    MetricsFile,
-    WarmupNotice,
-    WeightAverage,
-)
-from .run_folder import COMPLETE, declare_whole, rotate
+from .callbacks import CheckpointSteps, Clock, FiniteGuard, Inspection, Interruption, MetricsFile, WeightAverage
+from .run_folder import declare_whole, rotate
 
 
 METRICS_FILE = "metrics.jsonl"
@@ -100,7 +89,7 @@ class LeanTrainer(Trainer):
         )
         self.label_smoother = None  # compute_loss smooths, and only while training
         metrics_file = MetricsFile(self.folder / METRICS_FILE)
-        for callback in (self.clock, self.average, metrics_file, WarmupNotice(), CheckpointSteps(), self.interruption):
+        for callback in (self.clock, self.average, metrics_file, CheckpointSteps(), self.interruption):
             self.add_callback(callback)
         if args.inspect != "no":
             if self.eval_dataset is None or not has_length(self.eval_dataset):
@@ -122,9 +111,7 @@ class LeanTrainer(Trainer):
 
     def _get_eval_sampler(self, eval_dataset):
         """In the dataset's order, whatever the training's: scores are joined to rows by their place."""
-        if self.args.world_size > 1 or not has_length(eval_dataset):
-            return None
-        return SequentialSampler(eval_dataset)
+        return SequentialSampler(eval_dataset) if self.args.world_size == 1 and has_length(eval_dataset) else None
 
     def get_train_dataloader(self):
         """As Trainer's, without the last batch of an epoch where it is not full.
@@ -234,69 +221,31 @@ class LeanTrainer(Trainer):
     def _save_checkpoint(self, model, trial):
         """As Trainer's; then writes the average, and last the list of files that declares the checkpoint whole."""
         self.guard.check_finite(self.model, self.state.global_step)
-        folder = self.folder / f"checkpoint-{self.state.global_step}"
-        if folder.exists() and self.args.should_save:
-            (folder / COMPLETE).unlink(missing_ok=True)
         super()._save_checkpoint(model, trial)
         if self.args.world_size > 1:
             self.accelerator.wait_for_everyone()
-        if not self.args.should_save:
-            return
-        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
-        self.average.save(self.model, folder)
-        self.clock.save(folder)
-        declare_whole(folder)
-        rotate(self.folder, self.checkpoints_kept, self.args.checkpoint_steps, self.state.best_model_checkpoint)
+        if self.args.should_save:
+            folder = self.folder / f"checkpoint-{self.state.global_step}"
+            (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
+            self.average.save(self.model, folder)
+            self.clock.save(folder)
+            declare_whole(folder)
+            rotate(self.folder, self.checkpoints_kept, self.args.checkpoint_steps, self.state.best_model_checkpoint)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        checkpoint = Path(resume_from_checkpoint)
+    def continue_from(self, checkpoint: Path) -> None:
+        """Reads what a checkpoint holds beside Trainer's own state; call it before `train`."""
         self.average.load(self.model, checkpoint, self.args.device)
         self.clock.load(checkpoint)
 
-    def _load_best_model(self):
-        super()._load_best_model()
-        self.average.load(self.model, Path(self.state.best_model_checkpoint), self.args.device)
-
-    def save_model(self, output_dir=None, _internal_call=False):
-        """As Trainer's, which would push as well: a run goes to the Hub once it has its card.
-
-        What is saved computes all its logits in training: a recipe's `loss_chunk_size` is of the run alone.
-        """
-        chunk = self.args.loss_chunk_size
-        if chunk is not None:
-            self.model.config.loss_chunk_size = None
-        super().save_model(output_dir, _internal_call=True)
-        if chunk is not None:
-            self.model.config.loss_chunk_size = chunk
-
     def finish_weights(self) -> None:
         """Puts the average, if any, in place of the weights; raises NotFinite if one is NaN or infinite."""
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self.average.load(self.model, Path(self.state.best_model_checkpoint), self.args.device)
         self.average.replace_weights(self.model)
         self.guard.check_finite(self.model, self.state.global_step)
-
-    # The Hub
 
     def init_hf_repo(self, token=None, **options):
         """As Trainer's; raises ValueError, one line, if there is no token or the Hub does not make a repository."""
         check_token()
         with hub_errors(self.args.hub_model_id or self.folder.name):
             super().init_hf_repo(token, **options)
-
-    def _push_from_checkpoint(self, checkpoint_folder):
-        """Sends what loads of a checkpoint; if that fails, the training goes on."""
-        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
-            return
-        try:
-            self.send(Path(checkpoint_folder), f"Training in progress, step {self.state.global_step}")
-        except ValueError as error:
-            print(f"warning: not pushed at step {self.state.global_step}: {error}", file=sys.stderr)
-
-    def send(self, folder: Path, message: str) -> CommitInfo:
-        """One commit of a folder's files, as `leaner push` chooses and writes them.
-
-        Raises:
-            ValueError: the Hub does not take it, in one line that says why.
-        """
-        files = contents(folder, self.hub_model_id)
-        return commit(files, self.hub_model_id, message, revision=self.args.hub_revision)
