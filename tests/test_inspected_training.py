@@ -8,9 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from modeling_leaner.training import train
-from modeling_leaner.training.running import card
 from modeling_leaner.training.running.callbacks import Inspection, is_due
-from modeling_leaner.training.settings import parse
 from training_data import read_lines, write_shape
 
 from modeling_leaner import LeanGPTForCausalLM
@@ -51,7 +49,6 @@ def test_is_logged_and_changes_nothing(run, kind):
     assert losses(inspected) == losses(plain)
     weights = [Path(name, "model.safetensors").read_bytes() for name in ("plain", "inspected")]
     assert weights[0] == weights[1]
-    assert card.kappa_names(inspected) == ["kappa_layer_0", "kappa_layer_1"] and not card.kappa_names(plain)
 
 
 def test_when_it_is_due():
@@ -76,11 +73,6 @@ def test_what_is_refused(run, capsys, words, message):
     with pytest.raises(SystemExit):
         run("refused", "--inspect", "heads", *words.split())
     assert message in capsys.readouterr().err and not Path("refused", "metrics.jsonl").exists()
-
-
-def test_steps_between_no_measurements():
-    with pytest.raises(ValueError, match="inspect_steps: expected with inspect"):
-        parse("digits", ["--shape", "vit/nano", "--inspect_steps", "2"])
 
 
 def test_training_imports_it_only_if_a_recipe_asks():

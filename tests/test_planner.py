@@ -357,7 +357,7 @@ class TestCommand:
         words = shlex.split(result.output.partition("minutes: leaner ")[2])
         words = [*words[: words.index("--max_steps")], "--max_steps", "1", "--output_dir", str(tmp_path / "run")]
         quick = (
-            "--max_train_rows 8 --max_eval_rows 2 --hardware cpu --per_device_train_batch_size 2 --eval_strategy no"
+            "--max_train_rows 8 --max_eval_rows 2 --use_cpu true --per_device_train_batch_size 2 --eval_strategy no"
         )
         result = CliRunner().invoke(app, [*words, *quick.split(), "--save_strategy", "no"])
         assert result.exit_code == 0, result.output

@@ -31,8 +31,7 @@ from .running.results import code_commit, last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, explain, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings import RecipeArguments, parse
-from .tasks import TASKS
-from .tasks.distillation import Taught, loss_unit_of
+from .tasks.distillation import Taught
 
 
 NEEDED = ("task", "shape")
@@ -125,8 +124,7 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     if trainer.task.trains_bare_model() and has_weights(str(arguments.shape)):
         copy_into(folder, sentence_transformers_files(str(arguments.shape)))
     results = results_of_run(trainer, prepared, metrics)
-    loss_unit = loss_unit_of(TASKS[arguments.task], vars(arguments), prepared.task.config)
-    plot(folder / METRICS_FILE, folder / TRAINING_FIGURE, trainer.task.metric, loss_unit)
+    plot(folder / METRICS_FILE, folder / TRAINING_FIGURE, trainer.task.metric)
     write_json(folder / RESULTS, results.document())
     write_run_card(folder)
     if arguments.push_to_hub:

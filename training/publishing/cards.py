@@ -34,7 +34,6 @@ from ..running.card import (
 )
 from ..running.trainer import METRICS_FILE
 from ..tasks import TASKS
-from ..tasks.distillation import loss_unit_of
 from .folders import README, check_folder, is_encoder, is_plain, renew_code, results_in
 
 
@@ -192,9 +191,7 @@ def write_card(folder: Path) -> None:
             write_bytes(path, text.encode())
     log = folder / METRICS_FILE
     if log.is_file():
-        config, results = AutoConfig.from_pretrained(folder, trust_remote_code=False), results_in(folder / RESULTS)
-        loss_unit = loss_unit_of(TASKS[results.task], settings_of(results)[0], config)
-        plot(log, folder / TRAINING_FIGURE, results.main_metric, loss_unit, results.evidence.best_guess)
+        plot(log, folder / TRAINING_FIGURE, results.metric)
 
 
 def finish(folder: Path, results: Mapping[str, object]) -> None:

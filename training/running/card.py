@@ -1,17 +1,15 @@
 """README.md of a run's folder, with what the Hub reads of it, the code that loads the model, and training.png."""
 
 import io
-import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -19,11 +17,10 @@ from modeling_leaner.family import TEXT
 from modeling_leaner.files import read_object, write_bytes
 from modeling_leaner.hub import HUB_OWNER
 
-from ..records import Guess, PublishedResults, RunResults, checked
+from ..records import PublishedResults, RunResults, checked
 from ..records.results import LOCAL_FILES, RESULTS
 from ..settings import settings_parser, without_idle_steps, words_of
 from ..tasks import TASKS
-from .callbacks import KAPPA
 from .results import PACKAGES, machine_name
 
 
@@ -56,7 +53,7 @@ def run_card(folder: Path, config: PreTrainedConfig, results: RunResults) -> str
     """The card of a run that is not published: its own numbers, nothing to compare them with."""
     settings, command = settings_of(results)
     machine = results.environment
-    where = named_place(folder)
+    where = folder.name if folder.is_absolute() else folder.as_posix()
     packages = [name for name in ("modeling_leaner", *PACKAGES) if getattr(machine, name) is not None]
     text = TEMPLATES.get_template("run_card.md").render(
         metadata=metadata(results, config.model_type),
@@ -80,13 +77,6 @@ def settings_of(results: RunResults) -> tuple[dict[str, Any], str]:
     """All settings of a run, and the command that trains it again."""
     words = words_of({"shape": results.shape, "seed": results.seed, **without_idle_steps(results.recipe)})
     return vars(settings_parser().parse_words(words)), shlex.join(["leaner", "train", *words])
-
-
-def named_place(folder: Path) -> str:
-    """A folder as a card names it: by its path from here; if it lies elsewhere on this disk, by its name alone."""
-    if not folder.is_absolute():
-        return folder.as_posix()
-    return folder.relative_to(Path.cwd()).as_posix() if folder.is_relative_to(Path.cwd()) else folder.name
 
 
 # What the Hub reads
@@ -288,71 +278,19 @@ def snippet(results: RunResults, config: PreTrainedConfig, where: str) -> str:
 # training.png
 
 
-SHARES = ("accuracy", "f1", "exact_match")  # metrics from 0 to 1
-LEGEND = {"fontsize": 9, "handlelength": 1.4, "columnspacing": 1.2}
-
-
-def plot(metrics_file: Path, output: Path, metric: str, loss_unit: str, guess: Guess | None = None) -> None:
-    """PNG of a run against its steps: the training and the held-out loss; beside it the held-out `metric`, and κ.
-
-    A metric that is the loss, or that was measured once at most, has no panel of its own; κ has one if the run logged
-    it (`inspect`), with a curve per layer, the later the darker.
-
-    Args:
-        loss_unit: what the loss is measured in, as `loss_unit_of` says it.
-        guess: what the metric should be better than; drawn with the metric.
-    """
-    metric = metric.removeprefix("eval_")
-    lines = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
-    metrics = points_of(lines, f"eval_{metric}")
-    has_metric = metric != "loss" and len(metrics) > 1
-    kappas = kappa_names(lines)
-    panels = 1 + has_metric + bool(kappas)
-    figure = Figure((max(8.6, 4.3 * panels), 3.4), layout="constrained")
-    axes = list(figure.subplots(1, panels, squeeze=False)[0])
-    if kappas:
-        axis = axes.pop()
-        shades = colormaps["viridis_r"].resampled(len(kappas) + 1)
-        for place, name in enumerate(kappas):
-            label = f"layer {name.removeprefix(KAPPA)}" if place in (0, len(kappas) - 1) else None
-            axis.plot(*zip(*points_of(lines, name).items()), ".-", color=shades(place + 1), label=label, markersize=5)
-        axis.set(ylabel="κ of the head outputs", yscale="log")
-    if has_metric:
-        draw_curve(axes[1], metrics, "held-out", "tab:orange")
-        axes[1].set(ylabel=metric.replace("_", " "), ylim=(0, 1) if metric in SHARES else None)
-    draw_curve(axes[0], points_of(lines, "loss"), "training", "tab:blue")
-    draw_curve(axes[0], points_of(lines, "eval_loss"), "held-out", "tab:orange")
-    axes[0].set_ylabel(f"loss, {loss_unit}")
-    if guess is not None and (metric == "loss" or has_metric):
-        label = f"best guess: {guess.name}, {guess.value:.3f}"
-        axes[-1].axhline(guess.value, color="grey", linestyle=":", label=label)
-    steps = max(axis.get_xlim()[1] for axis in figure.axes)
-    figure.axes[0].margins(y=0.08)
-    for axis in figure.axes:
-        axis.set(xlim=(-0.02 * steps, 1.02 * steps), xlabel="training step (updates of the weights)")
-        axis.locator_params(axis="x", integer=True)
+def plot(metrics_file: Path, output: Path, metric: str) -> None:
+    """PNG of a run against its steps: the training and held-out loss; the held-out `metric` if it is another."""
+    log = pd.read_json(metrics_file, lines=True)
+    log = log.reindex(columns=["step", "loss", "eval_loss", f"eval_{metric}"]).groupby("step").last()
+    panels = [["loss", "eval_loss"], *([[f"eval_{metric}"]] if metric != "loss" else [])]
+    figure = Figure((4.3 * len(panels), 3.4), layout="constrained")
+    for axis, names in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        for name in names:
+            points = log[name].dropna()
+            axis.plot(points.index, points, ".-", label="training" if name == "loss" else "held-out")
+        axis.set(xlabel="training step", ylabel=names[-1].removeprefix("eval_").replace("_", " "))
         axis.grid(alpha=0.3)
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, **LEGEND)
+        axis.legend()
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=130)
     write_bytes(output, content.getvalue())
-
-
-def points_of(lines: list[dict[str, Any]], name: str) -> dict[int, float]:
-    """Step → value of `name`, by step; the last one if a step is repeated."""
-    return dict(sorted({line["step"]: line[name] for line in lines if line.get(name) is not None}.items()))
-
-
-def kappa_names(lines: list[dict[str, Any]]) -> list[str]:
-    """The names under which κ of the head outputs was logged, from the first layer to the last."""
-    names = {name for line in lines for name in line if name.startswith(KAPPA)}
-    return sorted(names, key=lambda name: int(name.removeprefix(KAPPA)))
-
-
-def draw_curve(axis: Axes, points: dict[int, float], label: str, colour: str) -> None:
-    """Values by step; a single one, which has no line, is large and named in the legend."""
-    size = 2 if len(points) > 60 else 6
-    if len(points) < 2:
-        size = 14
-        label += "".join(f": {value:.3f}" for value in points.values()) or ": none"
-    axis.plot(list(points), list(points.values()), ".-", color=colour, label=label, markersize=size)

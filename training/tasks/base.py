@@ -7,8 +7,7 @@ see the same masks. (Mixup's partners and shares are of one process's batch.) Sh
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -158,11 +157,6 @@ class Task:
     def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
         """The metric that counts, or if only the rows decide it, those that it may be."""
         return (arguments.metric or METRICS[cls.name][0],)
-
-    @classmethod
-    def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
-        """What the task's own loss is measured in, by the settings of a run and the configuration of its model."""
-        return "nats"
 
     @property
     def computed_metrics(self) -> tuple[str, ...]:

@@ -4,9 +4,8 @@ A metric is computed by `score`; its name stands in `METRICS` of settings.py.
 """
 
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from sklearn import metrics as sklearn_metrics
 from torch.nn import functional as F
 from transformers import EvalPrediction
 
-from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.family import IMAGES
 from modeling_leaner.models import with_channels
 
@@ -58,10 +56,6 @@ class Classification(Task):
     """What the two classification tasks share: their labels, and how these are scored."""
 
     goes_by_name = False  # whether a number is the name of a class, as of stars from 1 to 5, and not its place
-
-    @classmethod
-    def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
-        return "squared error" if config.problem_type == "regression" else "nats"
 
     def configure(self, train: Rows) -> dict[str, object]:
         candidates = label_candidates(train)

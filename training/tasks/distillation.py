@@ -428,12 +428,6 @@ def is_taught(task_name: str, settings: Mapping[str, Any]) -> bool:
     return settings["teacher"] is not None and (learns_logits or bool(settings["distill_hidden"]))
 
 
-def loss_unit_of(task_class: type[Task], settings: Mapping[str, Any], config: LeanConfig) -> str:
-    """What the losses of a run are measured in, by all its settings and the configuration of its model."""
-    own = task_class.loss_unit_of(settings, config)
-    return f"weighted sum (held-out: {own})" if is_taught(task_class.name, settings) else own
-
-
 def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     """The task that learns from the settings' teacher, and the training rows with what the teacher puts out.
 

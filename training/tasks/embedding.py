@@ -5,9 +5,7 @@ D width, Q queries.
 """
 
 import copy
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +15,6 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.models import mean_over_tokens
 
 from ..data.sources import Rows, find_column, require_columns, sentences
@@ -45,10 +42,6 @@ class Embedding(TextTask):
     does = "turns texts into vectors that are near where the texts are alike"
     not_for = "search that somebody relies on"
     has_own_loss = True
-
-    @classmethod
-    def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
-        return "squared error" if settings["vector_loss"] == "squared_error" else "1 - cosine"
 
     @property
     def is_scored_only(self) -> bool:
