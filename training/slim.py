@@ -67,6 +67,7 @@ from modeling_leaner.terminal import did_you_mean, plain_console, progress_bar
 from .data.sources import BUILT_IN, decoded_image, likely_texts, load_split, text_columns, with_encoded_images
 from .records.results import RESULTS
 from .running.callbacks import Interruption
+from .tasks.distillation import cosine_distance, divergence
 
 
 CALIBRATION_ROWS = 256
@@ -162,12 +163,7 @@ class Kind:
         """Mean 1 − cosine, or KL divergence at the temperature, times its square; (rows, …) twice → ()."""
         if self is ENCODER:
             return cosine_distance(own, original).mean()
-        own, original = ((each.float() / TEMPERATURE).log_softmax(dim=-1) for each in (own, original))
-        return F.kl_div(own, original, log_target=True, reduction="batchmean") * TEMPERATURE**2
-
-
-def cosine_distance(own: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-    return 1 - F.cosine_similarity(own.float(), original.float(), dim=-1)
+        return divergence(original, own, TEMPERATURE)
 
 
 def tokens(batch: Batch) -> torch.Tensor:

@@ -165,13 +165,8 @@ def trainer_of(prepared: PreparedRun) -> LeanTrainer:
 
 
 def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | None) -> None:
-    """Prints what is trained, and from where on; warns on stderr of classes that the model will never see."""
+    """Prints what is trained, and from where on."""
     arguments, task = prepared.arguments, prepared.task
-    unseen = task.never_seen(prepared.train)
-    if unseen:
-        names = ", ".join(unseen[:10]) + (", ..." if len(unseen) > 10 else "")
-        counted = f"{len(unseen)} of {len(task.classes)} classes are in no training row"
-        print(f"warning: {task.label_column}: {counted}: {names}", file=sys.stderr)
     rows = f"{len(prepared.train):,}" if hasattr(prepared.train, "__len__") else "streamed"
     count = model.num_parameters()
     print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {rows} rows to train on")

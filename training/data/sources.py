@@ -5,13 +5,11 @@ import hashlib
 import io
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
-import pyarrow.parquet
 from datasets import Dataset, IterableDataset, Value, VerificationMode, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
@@ -32,10 +30,8 @@ BUILT_IN = {
     "listops": builtin.listops,
     "listops-short": functools.partial(builtin.listops, builtin.SHORT_LISTOPS),
 }
-LISTOPS = ("listops", "listops-short")  # with as many test expressions as asked for
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")  # of which the first that is there is read
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
-FIRST_ROW_OF_NULL = re.compile(rb"\s*\[?\s*null\b")  # of JSON, at which pyarrow would end the process
 READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 
 
@@ -61,23 +57,19 @@ def load_split(
     data_files: list[str] | None = None,
     streaming: bool = False,
     test_trees: int | None = None,
-    key: str | None = None,
 ) -> Rows:
     """One split of a Hub dataset, of local `data_files` (`split=FILE` or a folder), or of a built-in set.
 
     With `test_trees` ListOps has so many test expressions; those to train on and the first to test on stay the same.
-    `key` is the setting that chose the split, for messages.
 
     Raises:
         ValueError: names the file, the dataset or the split, and what there is in its place.
     """
     name = describe(dataset, split, data_files or [])
-    if test_trees is not None and (data_files or dataset not in LISTOPS):
-        raise ValueError(f"test_trees: only of {' and '.join(LISTOPS)}, which are generated, not of {name}")
     if data_files:
-        rows = _read_local(data_files, split, name, key, streaming)
+        rows = _read_local(data_files, split, name, streaming)
     elif dataset in BUILT_IN:
-        splits = BUILT_IN[dataset](**({} if test_trees is None else {"test": test_trees}))
+        splits = BUILT_IN[dataset](**({} if test_trees is None else {"test": test_trees}))  # of ListOps
         if split not in splits:
             raise ValueError(f"{dataset}: no split {split!r}, expected one of {', '.join(splits)}")
         rows = splits[split]
@@ -90,14 +82,13 @@ def load_split(
     return rows
 
 
-def _read_local(data_files: list[str], split: str, name: str, key: str | None, streaming: bool) -> Rows:
-    """A split of local files, or of a folder; in messages `name` is the split's, `key` the setting that chose it."""
+def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -> Rows:
+    """A split of local files, or of a folder; in messages `name` is the split's."""
     whole = whole_split(split)
     files = split_files(data_files)
     chosen = files.get(whole, files.get(None))
     if chosen is None:
-        ways = "; or set holdout, or eval_split none" if key == "eval_split" else ""
-        raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{ways}")
+        raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder")
     check_data_files(chosen)
     options = {"split": split, "streaming": streaming}
     if len(chosen) == 1 and Path(chosen[0]).is_dir():
@@ -106,60 +97,28 @@ def _read_local(data_files: list[str], split: str, name: str, key: str | None, s
         if whole in files:  # the folder is one split
             builder, options["data_files"] = "imagefolder", {whole: f"{chosen[0]}/**"}
     else:
-        suffix, *others = {Path(file).suffix.lower() for file in chosen}
-        if others or suffix not in FORMATS:
-            raise ValueError(
-                f"data_files: {', '.join(chosen)}: expected one folder, or files of one of {', '.join(FORMATS)}"
-            )
+        suffix = Path(chosen[0]).suffix.lower()
+        if suffix not in FORMATS:
+            raise ValueError(f"data_files: {chosen[0]}: expected a folder, or files of one of {', '.join(FORMATS)}")
         builder = FORMATS[suffix]
         options |= {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
-        for file in chosen if builder == "json" else ():
-            if Path(file).is_file():
-                with open(file, "rb") as content:
-                    if FIRST_ROW_OF_NULL.match(content.read(1000)):
-                        raise ValueError(f"{file}: the first row is null, expected an object")
     try:
         return load_dataset(builder, **options)
-    except (DatasetNotFoundError, FileNotFoundError) as error:
-        raise ValueError(f"{', '.join(chosen)}: no data files of a known format there") from error
     except StopIteration:  # of an empty file of JSON
         raise ValueError(f"{name}: the split is empty") from None
-    except (DatasetGenerationError, OSError) as error:
-        raise ValueError(_unreadable(chosen, error)) from error
-    except ValueError as error:
-        if "corresponds to no data" in str(error):
-            raise ValueError(f"{name}: no rows, or a folder without images; tables as FOLDER/*.csv") from error
-        ways = ""
-        if str(error).startswith("Unknown split") and key is not None:
-            ways = f" Set {key} to one of them{' or to none, or holdout' if key == 'eval_split' else ''}"
-        raise ValueError(f"{name}: {error}{ways}") from error
-
-
-def _unreadable(files: list[str], error: Exception) -> str:
-    """Which of the files, or which file of the cache, cannot be read, and why."""
-    cause = error.__cause__ or error
-    if isinstance(cause, OSError) and cause.filename:
-        return str(cause)
-    for name in files:
-        if name.endswith(".parquet") and Path(name).is_file():
-            try:
-                pyarrow.parquet.ParquetFile(name).read()
-            except Exception as damage:  # whatever the reader says of a broken file
-                return f"{name}: unreadable parquet: {' '.join(str(damage).split())[:300]}"
-    return f"{', '.join(files)}: unreadable: {' '.join(str(cause).split())[:300]}"
+    except (DatasetGenerationError, DatasetNotFoundError, OSError, ValueError) as error:
+        raise ValueError(f"{name}: {' '.join(str(error.__cause__ or error).split())[:300]}") from error
 
 
 def _read_hub(dataset: str, config: str | None, split: str, streaming: bool) -> Rows:
     """A split from the Hub; of a silent Hub, for which `datasets` would wait half a minute, its cache."""
-    reached = dataset_hub_answers(dataset)
     offline = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = offline or not reached
+    datasets.config.HF_HUB_OFFLINE = offline or not dataset_hub_answers(dataset)
     try:
         return load_dataset(dataset, config, split=split, streaming=streaming)
     except (DatasetNotFoundError, FileNotFoundError, ConnectionError) as error:
-        place = "on the Hub or in its cache" if reached else "in the cache of the Hub, which did not answer"
         hint = did_you_mean(dataset, BUILT_IN) or "; a local copy is given by its path"
-        raise ValueError(f"dataset {dataset}: not found {place}{hint}") from error
+        raise ValueError(f"dataset {dataset}: not found on the Hub or in its cache{hint}") from error
     except ValueError as error:
         raise ValueError(f"dataset {dataset}: {' '.join(str(error).split())}") from error
     finally:
@@ -313,7 +272,7 @@ def _load(arguments: RecipeArguments, key: str) -> Rows:
     """The split that a setting names, train_split or eval_split."""
     names = ("dataset_config", "data_files", "streaming", "test_trees")
     options = {name: getattr(arguments, name) for name in names}
-    return load_split(arguments.dataset, getattr(arguments, key), key=key, **options)
+    return load_split(arguments.dataset, getattr(arguments, key), **options)
 
 
 def check_splits(arguments: RecipeArguments) -> None:
@@ -323,19 +282,14 @@ def check_splits(arguments: RecipeArguments) -> None:
     """
     wanted, trained = arguments.eval_split, arguments.train_split
     files = split_files(arguments.data_files)
-    if any(not Path(name).is_dir() for name in files.get(None, [])):
-        raise ValueError(
-            f"data_files: the split {wanted!r} would be the training rows; say train=FILE and {wanted}=FILE, or set "
-            "holdout, or eval_split none"
-        )
-    shared = set(files.get(trained, [])) & set(files.get(wanted, []))
-    if shared and wanted != trained:
-        raise ValueError(f"data_files: {min(shared)} is of {trained} and of {wanted}; expected other rows")
+    unnamed = any(not Path(name).is_dir() for name in files.get(None, []))
+    shared = wanted != trained and set(files.get(trained, [])) & set(files.get(wanted, []))
     whole = whole_split(trained)
-    if whole == whole_split(wanted) and (wanted == trained or whole in (wanted, trained)):
+    same = whole == whole_split(wanted) and (wanted == trained or whole in (wanted, trained))
+    if unnamed or shared or same:
         raise ValueError(
-            f"eval_split: {wanted!r} would be rows of train_split {trained!r}; expected other rows, or set holdout, "
-            "or eval_split none"
+            f"eval_split: {wanted!r} would be rows of train_split {trained!r}; expected other rows "
+            f"(train=FILE {wanted}=FILE), or set holdout, or eval_split none"
         )
 
 
@@ -399,65 +353,43 @@ def words_and_runs(text: str) -> tuple[str, set[str]]:
     return " ".join(words), {" ".join(words[start : start + WORDS_IN_A_ROW]) for start in starts}
 
 
-class TestedTexts:
-    """Texts that a model is tested on: all text columns of files or of a Hub dataset.
+def tested_texts(source: str) -> tuple[set[str], set[str]]:
+    """The words of all texts that a model is tested on, and every 8 of them in a row.
 
     Args:
         source: files, or a Hub dataset as ID:CONFIGURATION:SPLIT, the configuration empty if it has none.
     """
-
-    def __init__(self, source: str):
-        self.source = source
-        if Path(source).exists():
-            rows = load_split(None, "train", data_files=[source])
-        elif source.count(":") == 2:
-            dataset, configuration, split = source.split(":")
-            rows = load_split(dataset, split, dataset_config=configuration or None)
-        else:
-            raise ValueError(f"--leave-out {source}: no such file, nor a Hub dataset as ID:CONFIGURATION:SPLIT")
-        texts = [words_and_runs(text) for column in text_columns(rows) for text in rows[column] if text is not None]
-        if not texts:
-            raise ValueError(f"--leave-out {source}: no column of texts, only {', '.join(rows.column_names)}")
-        self.texts = {words for words, _ in texts}
-        self.runs = set().union(*(runs for _, runs in texts))
-        self.counts = Counter()
-
-    def match(self, words: str, runs: set[str]) -> bool:
-        """Whether a text has the words of one of these, or 8 of them in a row; counts which of the two it was."""
-        kind = "equal" if words in self.texts else "alike" if self.runs & runs else None
-        self.counts[kind] += 1
-        return kind is not None
+    if Path(source).exists():
+        rows = load_split(None, "train", data_files=[source])
+    elif source.count(":") == 2:
+        dataset, configuration, split = source.split(":")
+        rows = load_split(dataset, split, dataset_config=configuration or None)
+    else:
+        raise ValueError(f"--leave-out {source}: no such file, nor a Hub dataset as ID:CONFIGURATION:SPLIT")
+    found = [words_and_runs(text) for column in text_columns(rows) for text in rows[column] if text is not None]
+    return {words for words, _ in found}, set().union(*(runs for _, runs in found))
 
 
 def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> None:
-    """Writes the distinct sentences of a source, in their order, as the column `text`, and prints what was left out.
+    """Writes the distinct sentences of a source, in their order, as the column `text`.
+
+    Sentences that are among the texts to be left out, or share 8 words in a row with one, are not written.
 
     Raises:
         ValueError: the source or what is to be left out cannot be read, or no sentence is left.
-        FileExistsError: the file exists.
     """
-    if output.suffix != ".parquet":
-        raise ValueError(f"{output}: expected a name that ends in .parquet")
-    if output.exists():
-        raise FileExistsError(f"{output} exists already")
-    tested = [TestedTexts(name) for name in leave_out]
+    tested = [tested_texts(name) for name in leave_out]
     kept: dict[str, str | None] = {}  # by the words of the sentence; None for what is left out
-    total = 0
     for text in source.read():
         for sentence in sentences(text or ""):
-            total += 1
             words, runs = words_and_runs(sentence)
             if words not in kept:
-                matches = [texts.match(words, runs) for texts in tested]  # each counts for itself
-                kept[words] = None if any(matches) else sentence
+                kept[words] = None if any(words in texts or runs & others for texts, others in tested) else sentence
     found = [sentence for sentence in kept.values() if sentence is not None]
     if not found:
-        raise ValueError(f"{source.name}: no sentence is left of {total:,}")
+        raise ValueError(f"{source.name}: no sentence is left of {len(kept):,}")
     output.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     Dataset.from_dict({"text": found}).to_parquet(content)
     write_bytes(output, content.getvalue())
-    for texts in tested:
-        alike = f"{texts.counts['alike']:,} with {WORDS_IN_A_ROW} words in a row of theirs"
-        print(f"{texts.source}: left out {texts.counts['equal']:,} sentences that are among its texts, {alike}")
-    print(f"{output}: {len(found):,} sentences of {total:,}, {len(kept) - len(found):,} left out, the rest repeated")
+    print(f"{output}: {len(found):,} sentences, {len(kept) - len(found):,} left out")

@@ -16,7 +16,7 @@ from transformers import TokenizersBackend
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from modeling_leaner.family import FAMILIES
-from modeling_leaner.files import whole_folder
+from modeling_leaner.files import naming, whole_folder
 
 from .sources import TextSource
 
@@ -64,18 +64,10 @@ def train_tokenizer(
     )
 
 
-class VocabularyTooSmall(ValueError):
-    """A tokenizer of the kind has at least `needed` tokens on these texts."""
-
-    def __init__(self, message: str, needed: int):
-        super().__init__(message)
-        self.needed = needed
-
-
 def check_size(vocab_size: int, smallest: int, contents: str) -> None:
-    """Raises VocabularyTooSmall unless `vocab_size` holds what every tokenizer of the kind has."""
+    """Raises ValueError unless `vocab_size` holds what every tokenizer of the kind has."""
     if vocab_size < smallest:
-        raise VocabularyTooSmall(f"vocab_size={vocab_size} is too small: {contents} need {smallest}", smallest)
+        raise ValueError(f"vocab_size={vocab_size} is too small: {contents} need {smallest}")
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
@@ -194,18 +186,11 @@ def write_tokenizer(
 
     Raises:
         ValueError: what `train_tokenizer` or `TextSource` refuses.
-        FileExistsError: the output folder exists.
     """
-    if output_dir.exists():
-        raise FileExistsError(f"{output_dir} exists already")
     texts = source.read()
-    try:
+    with naming(source.name):
         tokenizer = train_tokenizer(texts, kind, vocab_size, max_length, family)
-        sample = list(itertools.islice((text for text in _checked(texts) if text.strip()), 1000))
-    except VocabularyTooSmall:
-        raise
-    except ValueError as error:
-        raise ValueError(f"{source.name}: {error}") from error
+    sample = list(itertools.islice((text for text in texts if text.strip()), 1000))
     with whole_folder(output_dir) as folder:
         tokenizer.save_pretrained(folder)
     encodings = tokenizer.backend_tokenizer.encode_batch(sample, add_special_tokens=False)

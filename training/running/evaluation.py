@@ -165,22 +165,16 @@ def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str,
     where the model's classes have no names and are as many as the rows', by place, the first to the first.
 
     Raises:
-        ValueError: the model does not know a class, or it cannot be told which of the model's it is.
+        ValueError: the model does not know a class.
     """
     known = {name: index for index, name in config.id2label.items()}
     foreign = [name for name in names if name not in known]
     if not foreign:
         return known
-    unnamed = set(known) == {f"LABEL_{index}" for index in range(len(known))}
     numbers = {str(index): index for index in range(len(known))}
     if names[0] == "0" and set(names) <= set(numbers):  # some of them may have no row
         return known | numbers
-    if unnamed and len(names) == len(known):
-        places = ", ".join(f"{name} as class {index}" for index, name in enumerate(names[:5]))
-        print(f"{where}, whose classes have no names: takes {places}", file=sys.stderr)
+    if len(names) == len(known) and set(known) == {f"LABEL_{index}" for index in range(len(known))}:
+        print(f"{where}, whose classes have no names: takes {', '.join(names[:5])} in this order", file=sys.stderr)
         return {name: index for index, name in enumerate(names)}
-    if unnamed and names[0] != "0" and set(names) <= {*numbers, str(len(known))}:
-        raise ValueError(f"{where}, whose classes have no names: {', '.join(names[:5])} may count from 0 or from 1")
-    if names[0] == "0":
-        foreign = [name for name in names if name not in numbers] or foreign
     raise ValueError(f"{where} does not know the classes {', '.join(foreign[:5])}")

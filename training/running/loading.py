@@ -29,10 +29,10 @@ from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import family_of, load_config, modality_of
 
 from ..data.sources import Rows, content_sha256, describe, first_rows, load_training
-from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, train_tokenizer
+from ..data.tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..settings import RecipeArguments, split_files
 from ..tasks import TASKS
-from ..tasks.base import Task, fitting
+from ..tasks.base import Task
 from ..tasks.distillation import with_teacher
 
 
@@ -281,7 +281,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     """The image processor or tokenizer: a checkpoint's own; else the recipe's, trained on the training rows.
 
     Raises:
-        ValueError: there is none, a checkpoint has lost its own, or `tokenizer` is given for one that has it.
+        ValueError: there is none, or a checkpoint has lost its own.
     """
     source = str(arguments.shape)
     if modality_of(config) is IMAGES:
@@ -294,16 +294,13 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     name = arguments.tokenizer or arguments.teacher  # a student reads what its teacher reads
     kinds = ", ".join(TOKENIZER_KINDS)
     if has_weights(source) and (name is None or name in TOKENIZER_KINDS):
-        place = Path(source) / "tokenizer.json"
         raise ValueError(
-            f"{place}: missing; the weights know the numbers of that vocabulary alone; expected the file, or as "
-            "--tokenizer a folder or Hub id that has it"
+            f"{Path(source) / 'tokenizer.json'}: missing; the weights know the numbers of that vocabulary alone; "
+            "expected the file, or as --tokenizer a folder or Hub id that has it"
         )
     if name is None:
         raise ValueError(f"tokenizer: missing; one of {kinds} to train one, or a folder or Hub id")
     if name not in TOKENIZER_KINDS:
-        if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
-            raise ValueError(f"tokenizer: {name}: no tokenizer.json in this folder")
         return read_tokenizer(name)
     if train is None:
         raise ValueError(f"tokenizer: {name} would have to be trained; {source} has no tokenizer of its own")
@@ -329,10 +326,7 @@ def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
     except BaseException as error:  # the tokenizers library raises bare Exceptions, and panics, which are none
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        if Path(source).is_dir():
-            raise ValueError(f"tokenizer: the files in {source} cannot be read: {error}") from error
-        kinds = ", ".join(TOKENIZER_KINDS)
-        raise ValueError(f"tokenizer: {source}: none of {kinds}, nor a folder or Hub id with one") from error
+        raise ValueError(f"tokenizer: {source} cannot be read: {error}") from error
 
 
 def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows) -> PreTrainedTokenizerBase:
@@ -350,11 +344,8 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
     if not (folder / "tokenizer.json").is_file():
         texts = (row[column] for row in first_rows(train, 200_000) for column in columns)
-        try:
+        with naming("tokenizer"):
             tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family_of(config))
-        except VocabularyTooSmall as error:
-            fit = fitting(config, "vocab_size", error.needed)
-            raise ValueError(f"tokenizer: {arguments.tokenizer} for {arguments.shape}: {error}{fit}") from error
         try:
             with whole_folder(folder) as unfinished:
                 tokenizer.save_pretrained(unfinished)

@@ -65,7 +65,6 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         "chance": None if guess is None else {"name": guess[0], "value": guess[1]},
         "parameters": model.num_parameters() if is_bare else model.config.count_parameters(architecture).total,
         "training_data": run.training_data,
-        "classes_never_seen": task.never_seen(run.train),
         "condition": condition(trainer, arguments) if can_be_counted else None,
         "recipe": recorded_settings(arguments),
         "train": {

@@ -19,8 +19,6 @@ from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBas
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.family import TEXT, Modality
-from modeling_leaner.names import shape_names
-from modeling_leaner.shapes import family_of, load_shape
 
 from ..data.sources import Rows, column_names, find_text_column
 from ..settings import METRICS, RecipeArguments
@@ -228,10 +226,6 @@ class Task:
         """Name and value of a guess that reads no input, from the prepared rows; None where there is none."""
         return None
 
-    def never_seen(self, train: Rows) -> list[str]:
-        """The names of the classes that no prepared training row has; none of a stream, which is not counted."""
-        return []
-
     def reading_key(self) -> str:
         """What cached rows depend on beside their settings: the tokenizer, or the image processor."""
         return self.processing.to_json_string()
@@ -248,8 +242,7 @@ class TextTask(Task):
         super().__init__(arguments, config, processing)
         size = max(processing.get_vocab().values(), default=-1) + 1
         if size > config.vocab_size:
-            fit = fitting(config, "vocab_size", size)
-            raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {config.vocab_size}{fit}")
+            raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {config.vocab_size}")
         # a checkpoint may have more positions than it was trained on
         self.length = arguments.max_length or min(config.max_position_embeddings, processing.model_max_length)
         self.segments = hasattr(config, "type_vocab_size")  # as bidirectional models have
@@ -283,22 +276,6 @@ class TextTask(Task):
         if "token_type_ids" in rows[0] and self.segments:
             batch["token_type_ids"] = self.pad(rows, "token_type_ids", 0)
         return batch
-
-
-def fitting(config: LeanConfig, key: str, least: int) -> str:
-    """The end of an error about a shape that is too small: the named shapes of its family that would do.
-
-    They have `least` or more of `key`, and of vocabulary and positions no less than the shape itself.
-    """
-    limits = {"vocab_size": config.vocab_size, "max_position_embeddings": config.max_position_embeddings, key: least}
-    sizes = {
-        name: shape.count_parameters().total
-        for name, shape in ((name, load_shape(name)) for name in shape_names())
-        if family_of(shape) == family_of(config)
-        and all(getattr(shape, field) >= limit for field, limit in limits.items())
-    }
-    smallest = sorted(sizes, key=sizes.get)[:5]
-    return f"; shapes with {key} {least} or more, smallest first: {', '.join(smallest)}" if smallest else ""
 
 
 def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -5,7 +5,6 @@ A metric is computed by `score`; its name stands in `METRICS` of settings.py.
 
 import math
 from functools import partial
-from typing import NoReturn
 
 import numpy as np
 import torch
@@ -36,7 +35,6 @@ from .base import (
     TextTask,
     check_text,
     finite_numbers,
-    fitting,
     prepared_rows,
     random_numbers,
     shown,
@@ -87,17 +85,11 @@ class Classification(Task):
         column = train[self.label_column][:]
         values = sorted(set(column), key=lambda value: (value is None, value))
         least, most = values[0], values[-1]
-        refused = None
-        if most is None:
-            refused = (None, "a label")
-        elif type(least) is int and least < 0:
-            refused = (least, "classes from 0 on, or text")
-        elif type(most) is int and most >= max(MOST_CLASSES, len(column)):
-            refused = (most, "a class; numbers count the classes from 0 on")
-        if refused is not None:
-            value, expected = refused
+        is_large = type(most) is int and most >= max(MOST_CLASSES, len(column))
+        if most is None or is_large or (type(least) is int and least < 0):
+            value = least if type(least) is int and least < 0 else most
             row = place_in_file(train, column.index(value)) + 1
-            raise ValueError(f"{self.label_column}, row {row}: {shown(value)}, expected {expected}")
+            raise ValueError(f"{self.label_column}, row {row}: {shown(value)}, expected a class, from 0 on")
         counts_from_0 = type(least) is int and least == 0
         self.goes_by_name = isinstance(least, str) or (type(least) is int and least > 0)
         return [str(value) for value in (range(most + 1) if counts_from_0 else values)]
@@ -126,12 +118,9 @@ class Classification(Task):
                 label = str(value)
             number = self.classes.get(label) if isinstance(label, str) else label
             if not isinstance(number, int) or not 0 <= number < self.class_count:
-                more = ", ..." if len(self.classes) > 10 else ""
-                classes = f"{len(self.classes)} classes {', '.join(list(self.classes)[:10])}{more}"
-                is_part = self.arguments.holdout or self.arguments.tuning_holdout
+                classes = f"{len(self.classes)} classes {', '.join(list(self.classes)[:10])}"
                 raise ValueError(
                     f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is not one of the {classes}"
-                    + (" of the rows that are left to train on" if is_part else "")
                 )
             labels.append(int(number))
         return labels
@@ -151,12 +140,6 @@ class Classification(Task):
         every = np.eye(self.class_count)
         outputs = (np.tile(every[guess], (len(labels), 1)) for guess in guesses)
         return f"{self.metric} of one class", max(self.score(EvalPrediction(o, labels))[self.metric] for o in outputs)
-
-    def never_seen(self, train: Rows) -> list[str]:
-        if self.regression or isinstance(train, IterableDataset):
-            return []
-        counts = np.bincount(np.asarray(train["labels"]), minlength=len(self.classes))
-        return [name for name, index in self.classes.items() if not counts[index]]
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """Accuracy, F1 (of class 1 where there are two, else macro), Matthews; or Pearson, Spearman, squared error."""
@@ -200,8 +183,6 @@ class ImageClassification(Classification):
         features = train.features or {}
         images = [name for name, kind in features.items() if isinstance(kind, Image)]
         self.image_column = find_column(train, self.arguments.image_column, "image_column", images)
-        if self.arguments.label_column is None and list(features) == [self.image_column]:
-            raise ValueError("label_column: images alone, expected labels, or two folders and more, each a class")
         labels = super().configure(train)
         if self.regression:
             raise ValueError(f"label_column: {self.label_column} holds numbers with a fraction, expected classes")
@@ -231,26 +212,12 @@ class ImageClassification(Classification):
             where = f"{source}: {self.image_column}, row {index + 1}"
             image = decoded_image(value, where)
             if not isinstance(image, PILImage.Image) or image.mode[0] in "FI":
-                image = self._from_numbers(image, where)
+                raise ValueError(f"{where}: expected an image of 8 bits a channel")
             image = with_channels(image, self.config.num_channels)
             if image.size != size[::-1]:
                 image = image.resize(size[::-1], resampling)
             pixels.append(np.asarray(image, dtype=np.uint8).reshape(*size, -1).transpose(2, 0, 1).ravel())
         return {"pixels": pixels, "labels": self.labels(batch, indices, source, feature)}
-
-    def _from_numbers(self, values: object, where: str) -> PILImage.Image:
-        """An image from numbers of 0..255: (height, width[, channels])."""
-        try:
-            array = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{where}: expected an image, got {type(values).__name__}") from error
-        if array.ndim not in (2, 3) or array.size == 0 or array.shape[2:] not in ((), (1,), (3,), (4,)):
-            raise ValueError(f"{where}: expected (height, width[, 1, 3 or 4 channels]), got shape {array.shape}")
-        if not (array.min() >= 0 and array.max() <= 255):  # NaN is neither
-            raise ValueError(f"{where}: pixels {array.min():g}..{array.max():g} are outside 0..255")
-        if (array % 1).any() and array.max() <= 1:
-            raise ValueError(f"{where}: pixels are fractions of 0..1, expected 0..255")
-        return PILImage.fromarray(np.uint8(np.round(array[:, :, 0] if array.shape[2:] == (1,) else array)))
 
     def collate(self, rows: list[dict]) -> Batch:
         channels = self.config.num_channels
@@ -356,20 +323,14 @@ class SequenceClassification(Classification, TextTask):
         lengths = list(map(len, tokens["input_ids"]))
         for index, length in zip(indices, lengths):
             if not 0 < length <= self.length:
-                self._refuse(length, f"{source}: {self.texts[0]}, row {index + 1}")
+                ways = f"; --truncation true cuts it, --max_length {length} reads all of it" if length else ""
+                raise ValueError(
+                    f"{source}: {self.texts[0]}, row {index + 1}: {length} tokens, expected 1..{self.length}{ways}"
+                )
         prepared = {"input_ids": tokens["input_ids"], "length": lengths}
         if len(self.texts) == 2 and "token_type_ids" in tokens and self.segments:
             prepared["token_type_ids"] = tokens["token_type_ids"]
         return {**prepared, "labels": self.labels(batch, indices, source, feature)}
-
-    def _refuse(self, length: int, where: str) -> NoReturn:
-        """Raises ValueError for a text without tokens, or with more than are read; says what would read all of it."""
-        if length == 0:
-            raise ValueError(f"{where}: the text is empty")
-        ways = f"; --max_length {length} reads all of it"
-        if length > self.config.max_position_embeddings:
-            ways = fitting(self.config, "max_position_embeddings", length)
-        raise ValueError(f"{where}: {length} tokens, but {self.length} are read: --truncation true cuts it{ways}")
 
     def collate(self, rows: list[dict]) -> Batch:
         return {**self.collate_text(rows), "labels": self.collate_labels(rows)}

@@ -11,13 +11,11 @@ Shapes: B rows, T tokens, C classes, N predicted tokens, V vocabulary, K kept to
 
 import dataclasses
 import hashlib
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import torch
 from datasets import Dataset, Features, List, Value
@@ -45,7 +43,6 @@ from .base import ROWS_AT_ONCE, Batch, Generators, Task, batches_by_length, eval
 ROW = "teacher_row"  # column of the index of a row in the split
 ROWS_SORTED = 2048  # by length, so that rows of like length are padded together
 LOGITS_AT_ONCE = 2**27  # half a GiB
-DISK_SHARE = 0.8  # of the free bytes that the cache may take
 NOWHERE = -1e4  # logit of a token that is padding
 LEAST = 1e-9  # probability of what is not among the kept tokens
 
@@ -90,14 +87,13 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
 
 def check_classes(source: str, config: LeanConfig, task: Task) -> None:
     """Raises ValueError for a teacher of other classes than the rows have, or in another order."""
-    if task.regression and config.num_labels != 1:
-        raise ValueError(f"teacher: {source} has {config.num_labels} classes, but the labels are numbers")
-    names = list(task.classes or ())
     theirs = [config.id2label[index] for index in range(config.num_labels)]
-    are_numbers = names == [str(index) for index in range(len(names))]
-    if names and theirs != names and not (are_numbers and theirs == [f"LABEL_{name}" for name in names]):
-        shown = (", ".join(some[:5]) + (f", ... ({len(some)})" if len(some) > 5 else "") for some in (theirs, names))
-        raise ValueError("teacher: {} has the classes {}, the rows {}".format(source, *shown))
+    ours = list(task.classes or ())
+    unnamed = [f"LABEL_{index}" for index in range(len(ours))]
+    are_numbers = ours == [str(index) for index in range(len(ours))]
+    if (task.regression and len(theirs) != 1) or (ours and theirs != ours and not (are_numbers and theirs == unnamed)):
+        expected = ", ".join(ours[:5]) or "numbers"
+        raise ValueError(f"teacher: {source} has the classes {', '.join(theirs[:5])}, the rows {expected}")
 
 
 def check_images(source: str, config: LeanConfig, task: Task) -> None:
@@ -106,9 +102,8 @@ def check_images(source: str, config: LeanConfig, task: Task) -> None:
         raise ValueError(f"teacher: {source} has image_size {config.image_size}, the student {task.config.image_size}")
     for processor in load_processors(source):
         for key in ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"):
-            theirs, ours = getattr(processor, key), getattr(task.processing, key)
-            if theirs != ours:
-                raise ValueError(f"teacher: {source} reads images with {key} {theirs}, the student with {ours}")
+            if getattr(processor, key) != getattr(task.processing, key):
+                raise ValueError(f"teacher: {source} reads images with another {key} than the student")
 
 
 def state_sha256(model: PreTrainedModel) -> str:
@@ -140,7 +135,6 @@ class Target:
     """
 
     features: dict[str, object]  # the type of each column, by name
-    bytes_per_token = 0  # what a row takes in the cache, by the tokens that it has; 0 if it does not grow with them
     key: tuple = ()
 
     def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
@@ -169,6 +163,11 @@ def divergence(teacher: torch.Tensor, student: torch.Tensor, temperature: float)
     return F.kl_div(predicted, expected, reduction="batchmean", log_target=True) * temperature**2
 
 
+def cosine_distance(teacher: torch.Tensor, student: torch.Tensor) -> torch.Tensor:
+    """1 − cosine of vectors (..., D)."""
+    return 1 - F.cosine_similarity(teacher.float(), student.float(), dim=-1)
+
+
 class ClassLogits(Target):
     """The logits (C) of a row; of a regression its number, whose squared error is the loss."""
 
@@ -194,7 +193,6 @@ class SpanLogits(Target):
     """The logits of an answer's first and last token: (2, T) for a row."""
 
     features = {"teacher_logits": List(Value("float32"))}
-    bytes_per_token = 8
 
     def __init__(self, task: Task):
         self.temperature = task.arguments.distill_temperature
@@ -228,7 +226,6 @@ class TopTokens(Target):
         self.task = task
         self.temperature = task.arguments.distill_temperature
         self.kept = min(task.arguments.distill_top_k, task.config.vocab_size)
-        self.bytes_per_token = 8 * self.kept
         self.key = (self.kept, self.temperature)
 
     def predicted(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -284,7 +281,6 @@ class States(Target):
     def __init__(self, layers: list[int], width: int):
         self.layers = layers
         self.width = width
-        self.bytes_per_token = 2 * len(layers) * width
         self.key = (*layers, width)
 
     def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
@@ -302,25 +298,21 @@ class States(Target):
     def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
         """Mean over layers and tokens of 1 − cosine."""
         states = torch.stack(list(outputs["hidden_states"][1:]), dim=1)  # (B, L, T, D)
-        cosines = F.cosine_similarity(states.float(), batch["teacher_states"].float(), dim=-1)  # (B, L, T)
-        return (1 - cosines).transpose(1, 2)[batch["teacher_mask"]].mean()
+        distances = cosine_distance(states, batch["teacher_states"])  # (B, L, T)
+        return distances.transpose(1, 2)[batch["teacher_mask"]].mean()
 
 
 def mapped_layers(shape: str, named: list[int], depth: int, teacher_depth: int) -> list[int]:
     """For each layer of the student, the layer of the teacher that it learns from, from 0.
 
     Those that are named; else those that `leaner slim` kept, if the student's folder says so; else evenly, the last
-    from the last.
-
-    Raises:
-        ValueError: another number is named than the student has layers, or one that the teacher does not have.
+    from the last. Raises ValueError for another number of them, or one that the teacher does not have.
     """
-    if named and len(named) != depth:
-        raise ValueError(f"distill_layers: expected a layer for each of the student's {depth}, got {len(named)}")
-    for layer in named:
-        if not 0 <= layer < teacher_depth:
-            raise ValueError(f"distill_layers: the teacher has no layer {layer}, expected 0..{teacher_depth - 1}")
     if named:
+        if len(named) != depth or not all(0 <= layer < teacher_depth for layer in named):
+            raise ValueError(
+                f"distill_layers: expected a layer of 0..{teacher_depth - 1} for each of {depth}, got {named}"
+            )
         return named
     file = Path(shape) / RECORD
     cut = cut_of_layers(read_json(file)) if file.is_file() else None
@@ -455,36 +447,18 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
 
 def check_distillation(arguments: RecipeArguments, task: Task) -> None:
     """Raises ValueError for settings that a teacher's cached outputs do not fit, or that leave nothing to learn."""
-    if task.name in LOGITS and not is_taught(task.name, vars(arguments)):
+    if not is_taught(task.name, vars(arguments)) and (task.name in LOGITS or not arguments.distill_task):
         raise ValueError("distill_logits, distill_hidden: both are 0, so nothing is learned from the teacher")
-    if not (arguments.distill_task or is_taught(task.name, vars(arguments))):
-        raise ValueError("distill_task, distill_hidden: both are 0, so there is nothing to learn")
     if arguments.distill_logits and getattr(task.config, "loss_chunk_size", None) is not None:
         raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
-    once = "the teacher sees each image once, as it is evaluated"
-    refused = {"label_smoothing_factor": "the teacher's logits are smooth already"}
-    if task.modality is IMAGES:
-        refused |= {"mixup_alpha": once, "train_resize": once}
+    refused = ["label_smoothing_factor"]  # the teacher's logits are smooth already
+    if task.modality is IMAGES:  # it sees each image once, as it is evaluated
+        refused += ["mixup_alpha", "train_resize"]
         if arguments.distill_hidden:
-            refused |= {"crop_padding": once, "horizontal_flip": once}
-    for key, reason in refused.items():
+            refused += ["crop_padding", "horizontal_flip"]
+    for key in refused:
         if getattr(arguments, key):
-            raise ValueError(f"{key}: not with a teacher and these settings: {reason}")
-
-
-def check_disk(task: Task, rows: Dataset, targets: list[Target]) -> None:
-    """Raises ValueError where the cache would take more than most of what is free on its disk."""
-    tokens = len(rows) * task.config.default_length
-    if "input_ids" in rows.column_names:
-        tokens = sum(map(len, rows["input_ids"]))
-    needed = tokens * sum(target.bytes_per_token for target in targets)
-    folder = Path(datasets.config.HF_DATASETS_CACHE)
-    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
-    if needed > DISK_SHARE * free:
-        raise ValueError(
-            f"teacher: what it puts out on {len(rows):,} rows takes {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} "
-            f"GiB are free in {folder}; fewer rows by max_train_rows, or without distill_hidden"
-        )
+            raise ValueError(f"{key}: not with a teacher and these settings")
 
 
 def read_by_teacher(
@@ -500,8 +474,6 @@ def read_by_teacher(
         features |= target.features
 
     def read(batch: dict[str, Any], indices: list[int]) -> dict[str, list]:
-        if indices[0] == 0:  # not called at all if the outputs are cached
-            check_disk(task, rows, targets)
         with torch.autocast(teacher.device.type, torch.bfloat16, enabled=bf16):
             return teacher_columns(batch, indices, task, teacher, targets)
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from datasets import IterableDataset, List, Value, concatenate_datasets
 from scipy import stats
-from torch.nn import functional as F
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel
 from transformers.utils import ModelOutput
 
@@ -20,7 +19,7 @@ from modeling_leaner.models import mean_over_tokens
 from ..data.sources import Rows, find_column, require_columns, sentences
 from .base import Batch, TextTask, check_text, finite_numbers, prepared_rows, tokenizer_text
 from .classification import label_candidates
-from .distillation import ROW, Target, load_teacher, read_by_teacher, rows_of_run
+from .distillation import ROW, Target, cosine_distance, load_teacher, read_by_teacher, rows_of_run
 
 
 RANKS = 10  # of the mean reciprocal rank
@@ -154,7 +153,7 @@ class Embedding(TextTask):
             if self.arguments.vector_loss == "squared_error":
                 distances = (vectors - inputs["labels"]).square().mean(dim=-1)  # (B)
             else:
-                distances = 1 - F.cosine_similarity(vectors, inputs["labels"], dim=-1)
+                distances = cosine_distance(vectors, inputs["labels"])
             # a sum over the items is of all processes, whose gradients are averaged
             loss = distances.mean() if items is None else distances.sum() / items * self.arguments.world_size
         kept = {"loss": loss, "vectors": vectors}
