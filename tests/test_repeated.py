@@ -4,11 +4,9 @@ import time
 
 import pytest
 import yaml
-from modeling_leaner.training import settings as command_line
 from modeling_leaner.training import settings as recipes
-from modeling_leaner.training import train
 from modeling_leaner.training.experiments import grid
-from modeling_leaner.training.reading import RepeatedKey, given_options, load_yaml, read_yaml
+from modeling_leaner.training.reading import load_yaml, read_yaml
 from typer.testing import CliRunner
 
 from modeling_leaner.cli.app import app
@@ -120,17 +118,13 @@ def test_no_numbers_of_base_60_and_8(text, value):
         ("--resume --seed 3 --resume", "resume: given twice on the command line"),
     ],
 )
-def test_options_of_train_and_evaluate(tmp_path, capsys, options, message):
-    """Of the command, in its spelling of an option; and of the processes that sweeps and torchrun start."""
+def test_options_of_train_and_evaluate(tmp_path, options, message):
     (tmp_path / "model.safetensors").touch()
     key = message.split(":")[0]
     for words in (["train", "digits"], ["evaluate", str(tmp_path)]):
         result = CliRunner().invoke(app, [*words, *options.split()])
         assert result.exit_code == 2
         assert result.stderr == f"leaner {words[0]}: --{key.replace('_', '-')}: given twice on the command line\n"
-    with pytest.raises(SystemExit) as end:
-        train.main(["digits", *options.split()])
-    assert end.value.code == 1 and capsys.readouterr().err == f"leaner train: {message}\n"
 
 
 @pytest.mark.parametrize(
@@ -154,11 +148,3 @@ def test_options_of_the_other_commands(command, message):
 def test_an_option_for_several_values_may_be_given_twice(tmp_path):
     result = CliRunner().invoke(app, ["convert", str(tmp_path / "none"), "out", "--ignore", "a", "--ignore", "b"])
     assert result.exit_code == 1 and "given twice" not in result.stderr
-
-
-def test_values_are_not_options():
-    parser = command_line.SettingsParser()
-    given = given_options(parser, ["--seed", "1", "--data_files", "a", "seed", "--", "--seed", "2"])
-    assert given == {"seed": ["1"], "data_files": ["a", "seed"]}
-    with pytest.raises(RepeatedKey, match="nonsense"):
-        given_options(parser, ["--nonsense", "--nonsense=1"])

@@ -231,15 +231,6 @@ def test_what_the_processor_states_is_done(settings, tmp_path):
     torch.testing.assert_close(ours["pixel_values"], theirs.float(), atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(1, 8), (8, 1), (4, 6, 1), (1, 8, 3)])
-def test_numbers_become_the_image_that_they_are(shape, tmp_path):
-    task, _ = image_task(tmp_path)
-    numbers = np.arange(np.prod(shape)).reshape(shape)
-    image = task._from_numbers(numbers.tolist(), "row 3")
-    assert image.size == (shape[1], shape[0])
-    assert np.array_equal(np.asarray(image).reshape(shape), numbers)
-
-
 def test_mixup_shares_are_those_of_earlier_runs(tmp_path):
     """Four numbers are drawn of a row before mixup's share is."""
     task, rows = image_task(tmp_path, "--mixup_alpha", "0.4")

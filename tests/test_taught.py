@@ -229,7 +229,6 @@ class TestRuns:
         """Even where they take as many bytes: else the outputs of the one setting would be read for the other."""
         runs = [masked.prepare(setting, value, *weights) for value in values]
         (one,), (other,) = (run.task.targets for run in runs)
-        assert one.bytes_per_token == other.bytes_per_token
         assert one.key != other.key
         column = list(one.features)[-1]
         stored = [run.train[0][column] for run in runs]
@@ -267,7 +266,7 @@ class TestRefused:
 
     def test_settings(self, sentences):
         zero = ["--distill_task", 0, "--distill_logits", 0]
-        self.refuse(sentences, "both are 0, so nothing is learned", *zero)
+        self.refuse(sentences, "both are 0", *zero)
         self.refuse(sentences, "label_smoothing_factor: not with a teacher", "--label_smoothing_factor", 0.1)
         self.refuse(sentences, "distill_temperature: 0.0 is not in", "--distill_temperature", 0)
 
@@ -278,4 +277,4 @@ class TestRefused:
         self.refuse(pair, "crop_padding: not with", "--distill_hidden", 1)
         processor = json.loads((pair.teacher / "preprocessor_config.json").read_text())
         (pair.teacher / "preprocessor_config.json").write_text(json.dumps(processor | {"image_mean": [0.1] * 3}))
-        self.refuse(pair, r"reads images with image_mean .0.1, 0.1, 0.1., the student with .0.5")
+        self.refuse(pair, "reads images with another image_mean")

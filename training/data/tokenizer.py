@@ -194,7 +194,7 @@ def write_tokenizer(
     with whole_folder(output_dir) as folder:
         tokenizer.save_pretrained(folder)
     encodings = tokenizer.backend_tokenizer.encode_batch(sample, add_special_tokens=False)
-    rate = sum(map(len, encodings)) / sum(len(text.encode()) for text in sample)
+    rate = sum(map(len, encodings)) / max(1, sum(len(text.encode()) for text in sample))
     print(
         f"{output_dir}: {kind}, {len(tokenizer):,} tokens, "
         f"{rate:.3f} tokens per byte on the first {len(sample):,} texts"
