@@ -8,13 +8,9 @@ import pytest
 import torch
 from datasets import Dataset
 from modeling_leaner.training import train
-from modeling_leaner.training.running import evaluation
 from modeling_leaner.training.tasks import distillation, embedding
-from scipy import stats
-from training_data import documents, labelled, merged, read_lines, save_encoder
+from training_data import documents, merged, read_lines, save_encoder
 from transformers import AutoModel, AutoTokenizer
-
-from modeling_leaner import LeanBERTModel
 
 
 TRAIN = """--task embedding --max_steps 30 --per_device_train_batch_size 16 --learning_rate 3e-3 --eval_strategy no
@@ -52,13 +48,6 @@ def learn(folders, capsys):
         return 0, capsys.readouterr().err, json.loads((folders / "run" / "results.json").read_text())
 
     return learn
-
-
-def pairs(folder, count=12):
-    """Pairs with a number from 0 to 5, as of STS-B."""
-    rows = labelled(count, 3, ("sentence1", "sentence2"), 0)
-    rows.to_parquet(folder / "pairs.parquet")
-    return rows
 
 
 def pooled(folder, texts):
@@ -137,51 +126,6 @@ def test_a_run_is_continued(learn, folders):
     assert (folders / "run" / "model.safetensors").read_bytes() == weights
 
 
-def evaluated(folder, *words):
-    result = evaluate_pairs(folder, *words)
-    assert len(result["metrics"]) == 1  # no loss: nothing is learned of pairs
-    return result["main_metric"], result["metrics"][f"eval_{result['main_metric']}"]
-
-
-def evaluate_pairs(folder, *words):
-    bare = LeanBERTModel.from_pretrained(folder / "teacher", add_pooling_layer=False)
-    bare.save_pretrained(folder / "teacher")
-    columns = ["--text_column", "sentence1", "--text_pair_column", "sentence2"]
-    files = ["--data_files", f"validation={folder / 'pairs.parquet'}"]
-    settings = ["--task", "embedding", "--max_length", "24", "--use_cpu", "true", *columns, *files]
-    return evaluation.evaluate(str(folder / "teacher"), [*settings, *words])
-
-
-def test_pairs_with_a_number(folders):
-    rows = pairs(folders)
-    cosines = (pooled(folders / "teacher", rows["sentence1"]) * pooled(folders / "teacher", rows["sentence2"])).sum(1)
-    expected = stats.spearmanr(cosines.numpy(), rows["label"]).statistic
-    assert evaluated(folders) == ("spearman", pytest.approx(expected))
-    assert evaluate_pairs(folders)["rows"] == len(rows)
-
-
-def test_pairs_without(folders):
-    rows = pairs(folders)
-    rows.remove_columns("label").to_parquet(folders / "pairs.parquet")
-    likeness = pooled(folders / "teacher", rows["sentence1"]) @ pooled(folders / "teacher", rows["sentence2"]).T
-    ranks = [1 + int((row > row[index] + 1e-6).sum()) for index, row in enumerate(likeness)]
-    expected = np.mean([1 / rank if rank <= 10 else 0.0 for rank in ranks])
-    assert evaluated(folders) == ("mrr", pytest.approx(expected))
-
-
-def test_the_right_document_is_found():
-    def found(queries, documents):
-        return embedding.reciprocal_ranks(queries, documents, np.arange(len(queries))).tolist()
-
-    vectors = np.eye(12)
-    assert found(vectors, vectors) == [1] * 12
-    assert found(vectors[:1], np.array([[0.5] * 12, *vectors])) == [0.5]
-    far = np.array([[-1.0] + [0.0] * 11, *vectors[:11]])
-    assert found(vectors[:1], far) == [0]  # eleven are nearer
-    assert found(vectors[:1], np.array([vectors[0]] * 3)) == [1]  # the same text again
-    assert np.isnan(found(vectors, vectors * np.nan)).all()
-
-
 @pytest.mark.parametrize(
     "text, expected",
     [
@@ -211,8 +155,3 @@ class TestRefused:
         save_encoder(folders / "bytes", words="byte-bpe")
         words = ["--teacher", folders / "bytes", "--distill_hidden", 1]  # vectors may be learned, states of tokens not
         self.refuse(learn(*words), folders, "teacher: the tokenizer of", "not the student's")
-
-    def test_pairs_are_not_trained_on(self, learn, folders):
-        pairs(folders)
-        words = ["--text_column", "sentence1", "--text_pair_column", "sentence2", "--holdout", 4, "--data_files"]
-        self.refuse(learn(*words, f"train={folders / 'pairs.parquet'}"), folders, "text_pair_column", "not trained on")

@@ -99,15 +99,6 @@ def test_what_is_no_recipe_is_not_shown(tmp_path):
             assert "secret" not in str(error.value).removeprefix(str(path))
 
 
-OF_BASE_60 = [("1:30", "1:30"), ("1:30.5", "1:30.5"), ("-1:0:0", "-1:0:0"), ("1_0", 10)]
-OF_BASE_8 = [("010", 10), ("-0__7", -7), ("0x10", 16), ("0", 0)]
-
-
-@pytest.mark.parametrize("text, value", [*OF_BASE_60, *OF_BASE_8])
-def test_no_numbers_of_base_60_and_8(text, value):
-    assert load_yaml(f"a: {text}") == {"a": value}
-
-
 @pytest.mark.parametrize(
     "options, message",
     [

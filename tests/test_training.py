@@ -583,7 +583,6 @@ def test_masks_do_not_depend_on_the_shape_or_the_batch():
         ("mask_fraction: 1.5", "mask_fraction: 1.5 is not in"),
         ("- a", "expected keys and values"),
         ("a: [", "no YAML file: "),
-        ("max_steps: 1:30", "max_steps: invalid int value: '1:30'"),
         ("adam_beta1: .nan", "adam_beta1: nan is not in"),
     ],
 )

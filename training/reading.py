@@ -1,6 +1,5 @@
 """What a user wrote, read strictly: no key twice, for the last would silently win; YAML within bounds."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,8 +13,6 @@ RECIPES = Path(__file__).parent / "recipes"
 MOST_BYTES = 1_000_000
 MOST_VALUES = 10_000  # with aliases written out: a few lines of these can be more than fit into memory
 QuickLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # where PyYAML was built without libyaml, a slow one
-SEXAGESIMAL = re.compile("[0-9]:[0-9]")
-LEADING_ZERO = re.compile("[-+]?0[0-9_]+")
 
 
 class RepeatedKey(ValueError):
@@ -56,22 +53,7 @@ def check_extent(text: str) -> None:
 
 
 class StrictLoader(yaml.SafeLoader):
-    """SafeLoader that raises RepeatedKey where a mapping has a key twice, and names the key and both values.
-
-    A scalar such as `1:30` is text, and `010` is ten, as in YAML 1.2; YAML 1.1 has numbers of base 60 and 8.
-    """
-
-    def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
-        tag = super().resolve(kind, value, implicit)
-        is_number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-        if kind is yaml.ScalarNode and is_number and SEXAGESIMAL.search(value):
-            return self.DEFAULT_SCALAR_TAG
-        return tag
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        if LEADING_ZERO.fullmatch(node.value):
-            return int(node.value.replace("_", ""))
-        return super().construct_yaml_int(node)
+    """SafeLoader that raises RepeatedKey where a mapping has a key twice, and names the key and both values."""
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
         first: dict[tuple[str, str], yaml.Node] = {}
@@ -81,9 +63,6 @@ class StrictLoader(yaml.SafeLoader):
                 if earlier is not value:
                     raise RepeatedKey(f"{key.value}: given twice, as {_place(earlier)} and {_place(value)}")
         return super().construct_mapping(node, deep)
-
-
-StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_yaml_int)
 
 
 def _place(node: yaml.Node) -> str:

@@ -33,7 +33,7 @@ METRICS = {  # of each task; the first counts if none is named. Checked before t
     "causal-lm": ("loss", "perplexity", "bits_per_byte", "accuracy"),
     "sequence-classification": tuple("accuracy f1 matthews_correlation pearson spearman squared_error loss".split()),
     "question-answering": ("f1", "exact_match", "loss"),
-    "embedding": ("cosine", "spearman", "mrr", "loss"),
+    "embedding": ("cosine", "loss"),
 }
 TASK_NAMES = tuple(METRICS)
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")

@@ -106,7 +106,7 @@ def recipe_inputs(source: str, data: list[str], count: int) -> Inputs:
     if data:
         words += ["--dataset" if data[0] in BUILT_IN else "--data_files", *data]
     with tempfile.TemporaryDirectory() as scratch:
-        run = prepare_evaluation(source, words, scratch, inputs_alone=True)
+        run = prepare_evaluation(source, words, scratch)
     return run.held_out.source, rows_of(first_inputs(run.task, run.held_out.rows, count))
 
 

@@ -130,7 +130,7 @@ def evaluate(
     sts16, sick_r, stsb, stsb_test, qnli, sst2, mr, subj, sentences. The others are compared with the first encoder.
     The path of an .onnx file is an encoder, too.
     """
-    if task == "embedding" and not any(word.startswith("--text_column") for word in context.args):
+    if task == "embedding":
         with slow_imports():
             from ..training.experiments.embedding_benchmark import evaluate_encoders
         evaluate_encoders(models, data_files or [], rounds, threads, as_json)

@@ -85,10 +85,8 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
     }
 
 
-def prepare_evaluation(model: str, options: list[str], scratch: str, inputs_alone: bool = False) -> PreparedRun:
+def prepare_evaluation(model: str, options: list[str], scratch: str) -> PreparedRun:
     """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `options` name others.
-
-    With `inputs_alone` the rows are as `Task.prepare_inputs` makes them.
 
     Raises:
         ValueError, OSError: no weights, no task, or the data do not fit; one line that names what is missing.
@@ -112,7 +110,7 @@ def prepare_evaluation(model: str, options: list[str], scratch: str, inputs_alon
         classes = f"one of {config.num_labels} classes"
         raise ValueError(f"{source}: {task.label_column}: expected {classes}, which {model} was trained on")
     task.config = with_fields(config, arguments, {})  # the model's labels, not those of the rows
-    return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows, inputs_alone))
+    return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows))
 
 
 def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeArguments:

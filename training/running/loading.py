@@ -110,20 +110,14 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         return PreparedRun(arguments, taught, train, training_data, prepare_held_out(task, held_out))
 
 
-def prepare_held_out(task: Task, rows: Rows | None, inputs_alone: bool = False) -> HeldOut | None:
-    """The evaluation rows as the model reads them, or by `prepare_inputs` alone; None if there are none.
-
-    The task keeps what it scores them by, but for `inputs_alone`.
-    """
+def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
+    """The evaluation rows as the model reads them; None if there are none. The task keeps what it scores them by."""
     if rows is None:
         return None
     source = held_out_source(task.arguments)
     with naming(source, (UnicodeDecodeError,)):
-        if inputs_alone:
-            prepared = task.prepare_inputs(rows, source)
-        else:
-            prepared = task.prepare(rows, source, training=False)
-            task.keep_held_out(rows, prepared)
+        prepared = task.prepare(rows, source, training=False)
+        task.keep_held_out(rows, prepared)
     return HeldOut(source, prepared.with_format("numpy"), content_sha256(rows, task.columns()))
 
 

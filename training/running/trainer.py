@@ -162,8 +162,6 @@ class LeanTrainer(Trainer):
         with self.average.in_place_of_weights(self.model), torch.random.fork_rng(devices=devices):
             output = super().evaluation_loop(*args, **kwargs)
         output.metrics.pop("eval_model_preparation_time", None)
-        if self.task.is_scored_only:
-            output.metrics.pop("eval_loss", None)
         self.rows_evaluated = self.task.rows_scored(output.num_samples)
         return output
 

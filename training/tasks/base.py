@@ -52,14 +52,6 @@ def check_text(batch: dict[str, list], column: str, indices: list[int], source: 
             raise ValueError(f"{source}: {column}, row {index + 1}: expected text, got {kind}{shown(text)}")
 
 
-def finite_numbers(batch: dict[str, list], column: str, indices: list[int], source: str) -> list[float]:
-    """The values of a column. Raises ValueError for the first that is no finite number."""
-    for index, value in zip(indices, batch[column]):
-        if not isinstance(value, int | float) or not np.isfinite(value):
-            raise ValueError(f"{source}: {column}, row {index + 1}: {shown(value)} is no number")
-    return [float(value) for value in batch[column]]
-
-
 def prepared_rows(
     rows: Rows, function: Callable[..., dict], key: object, workers: int | None, description: str
 ) -> Rows:
@@ -131,7 +123,6 @@ class Task:
     regression = False
     label_names: tuple[str, ...] = ("labels",)  # what of a batch is not the model's to read
     has_own_loss = False
-    is_scored_only = False  # there is nothing to learn, so that evaluations state no loss
     classes: dict[str, int] | None = None  # of a classification, name to number
     lower_is_better = ("loss", "perplexity", "bits_per_byte")
 
@@ -183,13 +174,6 @@ class Task:
 
     def keep_held_out(self, rows: Rows, prepared: Rows) -> None:
         """Keeps what `score` needs of the evaluation rows, as they were and as `prepare` made them."""
-
-    def prepare_inputs(self, rows: Rows, source: str) -> Rows:
-        """Rows to look at a model with, ready for `first_inputs`; without targets where these cost a teacher.
-
-        Raises ValueError as `prepare`.
-        """
-        return self.prepare(rows, source, training=False)
 
     def collate(self, rows: list[dict]) -> Batch:
         """One batch on the host."""

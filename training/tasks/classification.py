@@ -34,7 +34,6 @@ from .base import (
     Task,
     TextTask,
     check_text,
-    finite_numbers,
     prepared_rows,
     random_numbers,
     shown,
@@ -108,7 +107,10 @@ class Classification(Task):
     ) -> list[float] | list[int]:
         """Raises ValueError for a label that is missing, infinite, or outside the classes of the training split."""
         if self.regression:
-            return finite_numbers(batch, self.label_column, indices, source)
+            for index, value in zip(indices, batch[self.label_column]):
+                if not isinstance(value, int | float) or not np.isfinite(value):
+                    raise ValueError(f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is no number")
+            return [float(value) for value in batch[self.label_column]]
         labels = []
         for index, value in zip(indices, batch[self.label_column]):
             label = value

@@ -1,8 +1,4 @@
-"""The task on sentence vectors: learn a teacher's, be scored on pairs of sentences by their likeness.
-
-What compares vectors needs no task's settings: it serves any model. Shapes: N rows, B of them read together, T tokens,
-D width, Q queries.
-"""
+"""The task on sentence vectors: learn a teacher's. Shapes: N rows, B of them read together, T tokens, D width."""
 
 import copy
 from functools import partial
@@ -10,28 +6,21 @@ from functools import partial
 import numpy as np
 import torch
 from datasets import IterableDataset, List, Value, concatenate_datasets
-from scipy import stats
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from modeling_leaner.models import mean_over_tokens
 
-from ..data.sources import Rows, find_column, require_columns, sentences
-from .base import Batch, TextTask, check_text, finite_numbers, prepared_rows, tokenizer_text
-from .classification import label_candidates
+from ..data.sources import Rows, find_text_column, require_columns, sentences
+from .base import Batch, TextTask, check_text, prepared_rows, tokenizer_text
 from .distillation import ROW, Target, cosine_distance, load_teacher, read_by_teacher, rows_of_run
-
-
-RANKS = 10  # of the mean reciprocal rank
 
 
 class Embedding(TextTask):
     """A vector per text, the mean over its tokens.
 
-    With `teacher` the vectors learn to point where the teacher's do (loss: 1 − cosine, or by `vector_loss` the squared
-    error); the metric is their cosine. With `text_pair_column` nothing is learned: pairs with a number in
-    `label_column` give Spearman's correlation of the number and the cosine, pairs without give the mean reciprocal
-    rank of the second text among all second texts, 0 beyond rank 10.
+    They learn to point where the teacher's do (loss: 1 − cosine, or by `vector_loss` the squared error); the metric is
+    their cosine. `leaner evaluate --task embedding` scores encoders on pairs of sentences.
     """
 
     name = "embedding"
@@ -42,47 +31,19 @@ class Embedding(TextTask):
     not_for = "search that somebody relies on"
     has_own_loss = True
 
-    @property
-    def is_scored_only(self) -> bool:
-        return self.has_pairs
-
-    @property
-    def computed_metrics(self) -> tuple[str, ...]:
-        if not self.has_pairs:
-            return ("cosine", "loss")
-        return ("mrr",) if self.label_column is None else ("spearman",)
-
-    def rows_scored(self, inputs: int) -> int:
-        return inputs // len(self.texts)
-
     def columns(self) -> list[str]:
-        return self.texts if self.label_column is None else [*self.texts, self.label_column]
+        return [self.text_column]
 
     def configure(self, train: Rows) -> dict[str, object]:
         if isinstance(train, IterableDataset):
             raise ValueError("streaming: the task embedding needs the whole split")
-        self.texts = self.text_columns_of(self.arguments, train)
-        self.label_column = None
-        self.has_pairs = len(self.texts) == 2
-        if not self.has_pairs:
-            if self.arguments.teacher is None:
-                raise ValueError("teacher: missing; a folder or Hub id whose vectors are learned")
-            if self.metric not in self.computed_metrics:
-                raise ValueError(f"metric: {self.metric} is of pairs, which text_pair_column names; expected cosine")
-            return {}
-        candidates = label_candidates(train)
-        if candidates or self.arguments.label_column is not None:
-            self.label_column = find_column(train, self.arguments.label_column, "label_column", candidates)
-        (self.metric,) = self.computed_metrics
+        if self.arguments.teacher is None:
+            raise ValueError("teacher: missing; a folder or Hub id whose vectors are learned")
+        self.text_column = find_text_column(train, self.arguments.text_column, "text_column")
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        """Rows of tokens; of a pair two rows, one after the other."""
-        if training and self.has_pairs:
-            raise ValueError("text_pair_column: pairs are evaluated on, not trained on; leave it out to learn vectors")
         prepared = self.tokenised(rows, source, training)
-        if self.has_pairs:
-            return prepared
         teacher = load_teacher(self.arguments.teacher, self)
         reader = self.of_teacher()
         read = prepared if reader is self else reader.tokenised(rows, source, training)
@@ -99,76 +60,53 @@ class Embedding(TextTask):
         reader.processing = tokenizer
         return reader
 
-    def prepare_inputs(self, rows: Rows, source: str) -> Rows:
-        return self.tokenised(rows, source, training=False)
-
     def tokenised(self, rows: Rows, source: str, training: bool) -> Rows:
-        """Rows of the token ids of each text and how many there are; to train on no more rows than the run reads."""
+        """Rows of the token ids of each text and their number; to train on no more rows than the run reads."""
         require_columns(rows, self.columns(), source)
-        settings = (self.texts, self.label_column, self.length, self.arguments.split_sentences, self.reading_key())
+        settings = (self.text_column, self.length, self.arguments.split_sentences, self.reading_key())
         function = partial(self._read, source=source)
         workers = self.arguments.preprocessing_workers
         prepared = prepared_rows(rows, function, (self.name, settings), workers, f"tokens of {source}")
         if len(prepared) == 0:
-            raise ValueError(f"{source}: {self.texts[0]} holds no sentence")
+            raise ValueError(f"{source}: {self.text_column} holds no sentence")
         return rows_of_run(prepared, self.arguments) if training else prepared
 
     def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
-        for column in self.texts:
-            check_text(batch, column, indices, source)
-        columns = [batch[column] for column in self.texts]
-        texts = [text for row in zip(*columns) for text in row]
-        if self.arguments.split_sentences and not self.has_pairs:
+        check_text(batch, self.text_column, indices, source)
+        texts = batch[self.text_column]
+        if self.arguments.split_sentences:
             texts = [sentence for text in texts for sentence in sentences(text)]
         if not texts:
             return {"input_ids": [], "length": []}
         tokens = self.processing(texts, truncation=True, max_length=self.length, return_attention_mask=False)
-        prepared = {"input_ids": tokens["input_ids"], "length": list(map(len, tokens["input_ids"]))}
-        if self.has_pairs:
-            column = self.label_column
-            numbers = finite_numbers(batch, column, indices, source) if column else [0.0] * len(indices)
-            prepared["labels"] = [number for number in numbers for _ in self.texts]
-        return prepared
+        return {"input_ids": tokens["input_ids"], "length": list(map(len, tokens["input_ids"]))}
 
     def collate(self, rows: list[dict]) -> Batch:
-        """Token ids and mask (B, T), and `labels`: the teacher's vectors (B, D), or the numbers of the pairs (B).
-
-        Rows of `prepare_inputs` may have no labels.
-        """
-        if "labels" not in rows[0]:
-            return self.collate_text(rows)
+        """Token ids and mask (B, T), and `labels`: the teacher's vectors (B, D)."""
         labels = torch.tensor(np.array([row["labels"] for row in rows]), dtype=torch.float32)
         return {**self.collate_text(rows), "labels": labels}
 
     def loss(
         self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
     ) -> tuple[torch.Tensor, Batch]:
-        """Mean over rows of the distance to the teacher, 0 for pairs; and the vectors (B, D), and states if asked."""
+        """Mean over rows of the distance to the teacher; and the vectors (B, D), and states if asked."""
         tokens = {name: tensor for name, tensor in inputs.items() if name != "labels"}
         outputs = model(**tokens)
         vectors = mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
-        if self.has_pairs:
-            loss = vectors.new_zeros(())
+        if self.arguments.vector_loss == "squared_error":
+            distances = (vectors - inputs["labels"]).square().mean(dim=-1)  # (B)
         else:
-            if self.arguments.vector_loss == "squared_error":
-                distances = (vectors - inputs["labels"]).square().mean(dim=-1)  # (B)
-            else:
-                distances = cosine_distance(vectors, inputs["labels"])
-            # a sum over the items is of all processes, whose gradients are averaged
-            loss = distances.mean() if items is None else distances.sum() / items * self.arguments.world_size
+            distances = cosine_distance(vectors, inputs["labels"])
+        # a sum over the items is of all processes, whose gradients are averaged
+        loss = distances.mean() if items is None else distances.sum() / items * self.arguments.world_size
         kept = {"loss": loss, "vectors": vectors}
         if outputs.hidden_states is not None:
             kept["hidden_states"] = outputs.hidden_states
         return loss, kept
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
-        vectors = unit_vectors(prediction.predictions)
-        if not self.has_pairs:
-            return {"cosine": float((vectors * unit_vectors(prediction.label_ids)).sum(axis=1).mean())}
-        first, second = vectors[0::2], vectors[1::2]
-        if self.label_column is None:
-            return {"mrr": float(reciprocal_ranks(first, second, np.arange(len(first))).mean())}
-        return {"spearman": spearman((first * second).sum(axis=1), prediction.label_ids[0::2])}
+        vectors, teachers = unit_vectors(prediction.predictions), unit_vectors(prediction.label_ids)
+        return {"cosine": float((vectors * teachers).sum(axis=1).mean())}
 
 
 class Vectors(Target):
@@ -186,26 +124,3 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     """(N, D), each of length one, in float64."""
     vectors = vectors.astype(np.float64)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-
-
-def spearman(cosines: np.ndarray, numbers: np.ndarray) -> float:
-    """Spearman's correlation of (N) and (N); NaN if one side is constant, which leaves it undefined."""
-    if np.ptp(cosines) == 0 or np.ptp(numbers) == 0:
-        return np.nan
-    return float(stats.spearmanr(cosines, numbers).statistic)
-
-
-def reciprocal_ranks(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(Q, D), (N, D) and the place of each query's document, (Q), → (Q): 1/rank, 0 beyond rank 10.
-
-    Documents that are exactly as near as the right one, such as the same text again, do not count against it. NaN
-    where a likeness is not finite: it is neither more nor less than another.
-    """
-    found = np.zeros(len(queries))
-    for index, query in enumerate(queries):
-        likeness = documents @ query
-        rank = 1 + (likeness > likeness[right[index]] + 1e-9).sum()
-        found[index] = 1 / rank if rank <= RANKS else 0.0
-        if not np.isfinite(likeness).all():
-            found[index] = np.nan
-    return found
