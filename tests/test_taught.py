@@ -152,23 +152,18 @@ class TestWhatIsLearned:
         assert mapped_layers(str(tmp_path), [], 3, 6) == [1, 3, 5]
         assert mapped_layers(str(tmp_path), [], 4, 6) == [0, 2, 3, 5]
         assert mapped_layers(str(tmp_path), [0, 4, 5], 3, 6) == [0, 4, 5]
-        for named, message in (
-            ([0, 1], "for each of the student's 3, got 2"),
-            ([0, 1, 6], "no layer 6, expected 0..5"),
-        ):
-            with pytest.raises(ValueError, match=message):
+        for named in ([0, 1], [0, 1, 6]):
+            with pytest.raises(ValueError, match="expected a layer of 0..5 for each of 3"):
                 mapped_layers(str(tmp_path), named, 3, 6)
 
 
 class TestRuns:
-    def test_a_run(self, pair, capsys):
+    def test_a_run(self, pair):
         """Through the Trainer; held-out rows are scored as without a teacher."""
         words = [*FEW, "--distill_hidden", "0.5"]
         if "image" in pair.words[pair.words.index("--task") + 1]:
             words = []
         train.main([*pair.words, "--shape", str(pair.student), "--teacher", str(pair.teacher), *words])
-        said = capsys.readouterr().out
-        assert ("learn the states of the teacher's layers 1, counted from 0\n" in said) == bool(words)
         results = json.loads((pair.folder / "run" / "results.json").read_text())
         assert np.isfinite(results["metrics"]["eval_loss"])
         assert len([line for line in read_lines(pair.folder / "run") if "loss" in line]) == 4

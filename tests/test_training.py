@@ -301,7 +301,6 @@ def test_a_loss_in_chunks(run, tmp_path, monkeypatch):
     assert chunked.call_count == len(losses[1]) == 4
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
     assert json.loads((folder / "config.json").read_text())["loss_chunk_size"] is None
-    refused(run("masked-lm", "bert", rows, "--loss_chunk_size", "16"), "loss_chunk_size: expected with a LeanGPT")
 
 
 def test_a_finished_run_stays_as_it_is(run, capsys):
@@ -382,12 +381,6 @@ def test_unfit_weights_are_refused(run, tmp_path, capsys, spoil, message):
     assert name in end.value.code and message in end.value.code
 
 
-def test_a_cache_that_cannot_be_written_to(run, tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "file" / "datasets")
-    refused(run("masked-lm", "bert", documents(8, 0)), "Not a directory", str(tmp_path / "file" / "datasets"))
-
-
 def test_a_folder_without_recipe_is_evaluated_by_its_head(run):
     rows = labelled(24, 0, ("text",), 2)
     _, _, folder = run(*CLASSIFY, rows)
@@ -409,14 +402,6 @@ def test_one_run_at_a_time(run, tmp_path):
         other.kill()
         assert status == 1 and "in use by another run" in said
     assert run("masked-lm", "bert", documents(16, 0))[0] == 0
-
-
-def test_pickled_weights_are_refused(run, tmp_path):
-    _, _, folder = run("masked-lm", "bert", documents(16, 0))
-    pickled = folder.rename(tmp_path / "pickled")
-    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
-    result = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), shape=str(pickled))
-    refused(result, "pytorch_model.bin", "model.safetensors")
 
 
 def test_other_data_are_evaluated_whole(run, tmp_path, capsys):
@@ -488,9 +473,8 @@ def test_image_size(run):
     trained = folder.rename(folder.with_name("trained"))
     assert run(*task, shape=str(trained))[0] == 0
     folder.rename(folder.with_name("again"))
-    refused(run(*task, "--image_size", "16", shape=str(trained)), "image_size: 16", "has image_size 8")
+    refused(run(*task, "--image_size", "16", shape=str(trained)), "image_size: 16", "has another one")
     refused(run(*task, "--image_size", "9"), "image_size", "9 is not a multiple of patch_size")
-    refused(run("masked-lm", "bert", documents(16, 0), "--image_size", "8"), "image_size", "reads no images")
 
 
 def test_eval_loss_is_not_smoothed(run):

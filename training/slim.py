@@ -62,7 +62,7 @@ from modeling_leaner.slimming import calibration, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
 from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, check_target, slim
 from modeling_leaner.slimming.vocabulary import keep_tokens
-from modeling_leaner.terminal import did_you_mean, plain_console, progress_bar
+from modeling_leaner.terminal import plain_console, progress_bar
 
 from .data.sources import BUILT_IN, decoded_image, likely_texts, load_split, text_columns, with_encoded_images
 from .records.results import RESULTS
@@ -241,8 +241,6 @@ def rows_with_content(data: Sequence[str], column: str | None, model: LeanPreTra
     """
     if len(data) == 1 and data[0] in BUILT_IN:
         rows = load_split(data[0], "train")
-    elif len(data) == 1 and not Path(data[0]).exists() and did_you_mean(data[0], BUILT_IN):
-        raise ValueError(f"--data {data[0]}: no such file, folder or built-in set{did_you_mean(data[0], BUILT_IN)}")
     else:
         rows = load_split(None, "train", data_files=list(data))
     reads_images = model.main_input_name == "pixel_values"

@@ -22,7 +22,6 @@ from modeling_leaner.hub import commit, contents, copy_into, sentence_transforme
 from modeling_leaner.process import keep_freed_memory
 from modeling_leaner.terminal import quiet_libraries, visible
 
-from .reading import split_options
 from .records import RunResults, checked
 from .records.results import RESULTS
 from .running.card import TRAINING_FIGURE, plot, write_run_card
@@ -31,7 +30,6 @@ from .running.results import code_commit, last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, explain, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings import RecipeArguments, parse
-from .tasks.distillation import Taught
 
 
 NEEDED = ("task", "shape")
@@ -52,7 +50,7 @@ def train(recipe: str | None, options: list[str]) -> None:
     try:
         arguments = parse(recipe, options, needed=NEEDED)
         folder = arguments.output_dir
-        results = run(arguments, recipe, resume_command(recipe, options))
+        results = run(arguments, recipe)
     except KeyboardInterrupt:
         print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
         raise SystemExit(130) from None
@@ -64,7 +62,7 @@ def train(recipe: str | None, options: list[str]) -> None:
         print_results(results, arguments.output_dir)
 
 
-def run(arguments: RecipeArguments, recipe: str | None, command: str) -> RunResults | None:
+def run(arguments: RecipeArguments, recipe: str | None) -> RunResults | None:
     """One run to its end, or to where it was interrupted (None); other processes than the main one get None, too.
 
     Raises:
@@ -94,7 +92,7 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> RunResu
         step, last = trainer.state.global_step, trainer.state.max_steps
         if trainer.interruption.pressed and step < last:
             if is_main:
-                print(f"stopped at step {step} of {last}; continue with: {command}")
+                print(f"stopped at step {step} of {last}; the same command with --resume continues")
             return None
         return finish(trainer, prepared)
 
@@ -150,11 +148,9 @@ def trainer_of(prepared: PreparedRun) -> LeanTrainer:
     task = prepared.task
     model = build_model(arguments, task)
     if prepared.held_out is None:
-        if arguments.early_stopping_patience is not None:
-            raise ValueError("early_stopping_patience: expected evaluation rows; set holdout or eval_split")
         arguments.eval_strategy = IntervalStrategy.NO
     if arguments.early_stopping_patience is not None and arguments.eval_strategy == IntervalStrategy.NO:
-        raise ValueError("early_stopping_patience: expected eval_strategy steps or epoch, got no")
+        raise ValueError("early_stopping_patience: expected evaluation rows, and eval_strategy steps or epoch")
     metric = (arguments.settings.get("metric_for_best_model") or task.metric).removeprefix("eval_")
     if metric not in task.computed_metrics:
         computed = ", ".join(task.computed_metrics)
@@ -172,9 +168,6 @@ def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | N
     print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {rows} rows to train on")
     if task.regression:
         print("its labels are numbers with a fraction, which it learns as such; classes are whole numbers or texts")
-    if isinstance(task, Taught) and task.states is not None:
-        layers = ", ".join(map(str, task.states.layers))
-        print(f"its layers learn the states of the teacher's layers {layers}, counted from 0")
     if arguments.resume:
         print(f"continuing from {checkpoint}" if checkpoint else "no whole checkpoint yet: from the beginning")
 
@@ -194,17 +187,6 @@ def print_results(results: RunResults, folder: str) -> None:
     memory = f"{train.peak_memory_bytes / 2**30:.2f} GiB of memory"
     print(f"{train.steps} steps in {train.seconds:.0f} s{started}{speed}, {memory}")
     print(f"Saved to {folder}. Next: {shlex.join(['leaner', 'evaluate', folder])}")
-
-
-def resume_command(recipe: str | None, options: list[str]) -> str:
-    """The command that continues a run that was started with the recipe and the options."""
-    command = ["leaner", "train"]
-    if recipe:
-        command.append(recipe)
-    for option, *values in split_options(options)[1:]:
-        if option.partition("=")[0] != "--resume":
-            command += [option, *values]
-    return shlex.join([*command, "--resume"])
 
 
 def main(command_line: list[str]) -> None:

@@ -5,7 +5,6 @@ values, as in Long Range Arena's text task), `words` (whole words between spaces
 The same texts give the same tokenizer, byte for byte, on any number of threads.
 """
 
-import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -190,12 +189,6 @@ def write_tokenizer(
     texts = source.read()
     with naming(source.name):
         tokenizer = train_tokenizer(texts, kind, vocab_size, max_length, family)
-    sample = list(itertools.islice((text for text in texts if text.strip()), 1000))
     with whole_folder(output_dir) as folder:
         tokenizer.save_pretrained(folder)
-    encodings = tokenizer.backend_tokenizer.encode_batch(sample, add_special_tokens=False)
-    rate = sum(map(len, encodings)) / max(1, sum(len(text.encode()) for text in sample))
-    print(
-        f"{output_dir}: {kind}, {len(tokenizer):,} tokens, "
-        f"{rate:.3f} tokens per byte on the first {len(sample):,} texts"
-    )
+    print(f"{output_dir}: {kind}, {len(tokenizer):,} tokens")

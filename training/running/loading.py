@@ -79,11 +79,6 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
     """
     config = shape_config(arguments)
     task_class = task_of(arguments, config)
-    is_lean_gpt = task_class.name == "causal-lm" and arguments.implementation != "transformers"
-    if arguments.loss_chunk_size is not None and not is_lean_gpt:
-        raise ValueError("loss_chunk_size: expected with a LeanGPT that learns causal-lm")
-    if arguments.streaming and arguments.max_steps <= 0:
-        raise ValueError("streaming: expected with max_steps, for nobody knows how long a stream is")
     with arguments.main_process_first(local=True, desc="data"):
         rows, held_out = load_training(arguments)
         source = describe(arguments.dataset, arguments.train_split, arguments.data_files)
@@ -194,13 +189,9 @@ def shape_config(arguments: RecipeArguments) -> LeanConfig:
     size = arguments.image_size
     if size is None:
         return config
-    if modality_of(config) is not IMAGES:
-        raise ValueError(f"image_size: {arguments.shape} reads no images")
-    if not has_weights(str(arguments.shape)):
-        return type(config)(**{**config.to_dict(), "image_size": size})
-    if config.image_shape != (size, size):
-        raise ValueError(f"image_size: {size}, but {arguments.shape} has image_size {config.image_size}")
-    return config
+    if has_weights(str(arguments.shape)) and getattr(config, "image_shape", None) != (size, size):
+        raise ValueError(f"image_size: {size}, but {arguments.shape} has another one")
+    return type(config)(**{**config.to_dict(), "image_size": size})
 
 
 def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
