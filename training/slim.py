@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from datasets import Dataset
+from datasets import Dataset, Image
 from jinja2 import Template
 from rich.table import Table
 from scipy import stats
@@ -64,7 +64,15 @@ from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, check_ta
 from modeling_leaner.slimming.vocabulary import keep_tokens
 from modeling_leaner.terminal import plain_console, progress_bar
 
-from .data.sources import BUILT_IN, decoded_image, likely_texts, load_split, text_columns, with_encoded_images
+from .data.sources import (
+    BUILT_IN,
+    decoded_image,
+    find_column,
+    find_text_column,
+    load_split,
+    require_columns,
+    with_encoded_images,
+)
 from .records.results import RESULTS
 from .running.callbacks import Interruption
 from .tasks.distillation import cosine_distance, divergence
@@ -243,17 +251,11 @@ def rows_with_content(data: Sequence[str], column: str | None, model: LeanPreTra
         rows = load_split(data[0], "train")
     else:
         rows = load_split(None, "train", data_files=list(data))
-    reads_images = model.main_input_name == "pixel_values"
-    if column is None:
-        images = [name for name, feature in rows.features.items() if type(feature).__name__ == "Image"]
-        found = images if reads_images else likely_texts(text_columns(rows))
-        if len(found) != 1:
-            kind = "images" if reads_images else "texts"
-            columns = ", ".join(found or rows.column_names)
-            raise ValueError(f"--column: name the column that holds {kind}; the rows have {columns}")
-        column = found[0]
-    if column not in rows.column_names:
-        raise ValueError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
+    if model.main_input_name == "pixel_values":
+        images = [name for name, kind in rows.features.items() if isinstance(kind, Image)]
+        column = find_column(rows, column, "--column", images)
+    else:
+        column = find_text_column(rows, column, "--column")
     rows = with_encoded_images(rows, column).filter(lambda row: row[column] not in (None, ""))
     if len(rows) == 0:
         raise ValueError(f"--data: no row has anything in the column {column}")
@@ -267,8 +269,7 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     if label is not None:
         if not kind.takes_labels:
             raise ValueError(f"--label-column: a {kind.name} learns only from the original")
-        if label not in rows.column_names:
-            raise ValueError(f"--label-column: no column {label}, expected one of {', '.join(rows.column_names)}")
+        require_columns(rows, [label], "--label-column")
         rows = rows.map(lambda row: {label: class_of(row[label], model)})
     if len(rows) < LEAST_ROWS:
         raise ValueError(f"--data: {len(rows)} rows with content in {column}; expected at least {LEAST_ROWS}")

@@ -135,11 +135,6 @@ def text_columns(rows: Rows) -> list[str]:
     return [name for name, kind in rows.features.items() if isinstance(kind, Value) and kind.dtype.endswith("string")]
 
 
-def likely_texts(columns: list[str]) -> list[str]:
-    """Of columns with text those that may be meant if none is named: the first of TEXT_COLUMNS, or else all."""
-    return [name for name in TEXT_COLUMNS if name in columns][:1] or columns
-
-
 def column_names(rows: Rows) -> list[str]:
     """The columns; a stream may not state them."""
     return list(rows.features or next(iter(rows), {}))
@@ -173,7 +168,8 @@ def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) 
 def find_text_column(rows: Rows, named: str | None, key: str) -> str:
     """The column of texts that the recipe names, or else the likely one; errors as of `find_column`."""
     texts = text_columns(rows)
-    column = find_column(rows, named, key, likely_texts(texts))
+    likely = [name for name in TEXT_COLUMNS if name in texts][:1] or texts
+    column = find_column(rows, named, key, likely)
     if rows.features and column not in texts:
         kind = rows.features[column]
         raise ValueError(f"{key}: column {column!r} is {getattr(kind, 'dtype', kind)}, expected text")
