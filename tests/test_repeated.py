@@ -122,12 +122,8 @@ def test_options_of_train_and_evaluate(tmp_path, options, message):
     "command, message",
     [
         ("sweep grid.yaml --jobs 1 --jobs=2", "--jobs: given twice on the command line"),
-        ("sweep x.yaml --output_dir a --output-dir b", "--output-dir: given twice on the command line"),
         ("publish --data_files a --data b c", "--data-files: given twice on the command line"),
-        ("verify --short --short", "--short: given twice on the command line"),
         ("verify --short FOLDER --short", "--short: given twice on the command line"),
-        ("tokenizer --kind bytes --kind words", "--kind: given twice on the command line"),
-        ("shapes --family vit --family gpt", "--family: given twice on the command line"),
         ("plan --params 10M --params=20M", "--params: given twice on the command line"),
     ],
 )

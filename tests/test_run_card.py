@@ -166,14 +166,6 @@ def test_peak_memory_of_the_process(tmp_path, monkeypatch):
     assert peak_memory_bytes()[0] > 0.99 * peak  # getrusage, in bytes too
 
 
-def test_peak_memory_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda index: (0, 77)[index])
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    assert peak_memory_bytes() == (77, "allocated by tensors, on the fullest GPU")
-    assert environment()["device"] == "GPU 1"
-
-
 def test_json_is_whole_and_finite(tmp_path, monkeypatch):
     path = tmp_path / "results.json"
     write_json(path, {"é": [1, 2.5, None, True], "inner": {"text": "x"}})

@@ -6,7 +6,6 @@ import math
 import shutil
 import subprocess
 import sys
-from dataclasses import fields
 from unittest.mock import Mock
 
 import numpy as np
@@ -22,7 +21,6 @@ from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running import evaluation, loading, run_folder
 from modeling_leaner.training.running.run_folder import whole_checkpoints
 from modeling_leaner.training.running.trainer import LeanTrainer
-from modeling_leaner.training.settings import SettingsParser
 from modeling_leaner.training.tasks.base import training_generators
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -235,12 +233,6 @@ def test_rows_are_named_by_their_place_in_the_file(run):
     rows = labelled(40, 0, ("sentence",), 2)
     rows = rows.map(lambda row, index: {"sentence": None if index == 7 else row["sentence"]}, with_indices=True)
     refused(run(*CLASSIFY, rows, "--holdout", "5", "--tokenizer", "bytes"), "sentence, row 8", "an empty cell")
-
-
-def test_no_evaluation(run):
-    status, said, folder = run("masked-lm", "bert", documents(16, 0), "--eval_split", "none")
-    assert status == 0, said
-    assert json.loads((folder / "results.json").read_text())["metrics"] == {}
 
 
 def test_a_run_goes_on_with_its_own_rows_classes_and_batch(run):
@@ -601,11 +593,6 @@ def test_the_command_line_wins_and_numbers_are_numbers(tmp_path):
         settings.parse(str(tmp_path / "mine.yaml"), needed=("task", "shape"))
     with pytest.raises(ValueError, match="learn: unknown key"):
         settings.parse(None, ["--learn", "3"])
-
-
-def test_every_training_argument_can_be_set():
-    keys = {action.dest for action in SettingsParser()._actions}
-    assert {each.name for each in fields(transformers.TrainingArguments) if each.init} <= keys
 
 
 @pytest.mark.parametrize("family", ["vit", "bert", "gpt"])
