@@ -56,26 +56,16 @@ def train_shape(family: str, shape: str) -> RunResults:
     folder = OUTPUT / f"{family}-{shape}"
     shutil.rmtree(folder, ignore_errors=True)
     leaner(*f"train {RECIPES[family]} {ONCE} --shape {family}/{shape} --output_dir {folder}".split())
-    return results_of(folder)
-
-
-def results_of(folder: Path) -> RunResults:
-    """results.json of a run."""
-    file = folder / RESULTS
-    return checked(RunResults, read_json(file), file)
+    return checked(RunResults, read_json(folder / RESULTS), folder / RESULTS)
 
 
 def table(runs: list[RunResults]) -> Table:
     """A line for each run, a section for each pair."""
     out = Table(
+        *("shape", "parameters", "metric", "held out", "guess", "training seconds"),
         title="Baselines and their lean twins",
         caption="One seed: no conclusion. The guess reads no input: always one class, or each token by its frequency.",
     )
-    out.add_column("shape")
-    out.add_column("parameters", justify="right")
-    out.add_column("metric")
-    for name in ("held out", "guess", "training seconds"):
-        out.add_column(name, justify="right")
     for results in runs:
         metric = results.metric
         out.add_row(
@@ -90,9 +80,9 @@ def table(runs: list[RunResults]) -> Table:
     return out
 
 
-def load_again(folder: Path) -> tuple[str, str]:
+def load_again(results: RunResults, folder: Path) -> tuple[str, str]:
     """The code on the card of a run, for this folder, and what it prints in a fresh process that starts elsewhere."""
-    code = snippet(results_of(folder), load_config(str(folder)), str(folder.resolve()))
+    code = snippet(results, load_config(str(folder)), str(folder.resolve()))
     with tempfile.TemporaryDirectory() as elsewhere:
         printed = subprocess.check_output([sys.executable, "-c", code], cwd=elsewhere, text=True)
     return code, printed.strip()
@@ -105,7 +95,8 @@ def main() -> None:
     console = plain_console()
     console.print()
     console.print(table(runs))
-    code, prediction = load_again(OUTPUT / LOADED_AGAIN)
+    again = next(results for results in runs if results.shape.replace("/", "-") == LOADED_AGAIN)
+    code, prediction = load_again(again, OUTPUT / LOADED_AGAIN)
     print(f"\nIn a fresh process:\n\n{code}\n\nprints: {prediction}")
     print(f"\nThe cards are {OUTPUT}/*/README.md, the figures {OUTPUT}/*/training.png.")
 
