@@ -28,7 +28,6 @@ from ..running.card import (
     project_link,
     repository,
     rounded,
-    settings_of,
     snippet,
     templates_in,
 )
@@ -191,7 +190,7 @@ def write_card(folder: Path) -> None:
             write_bytes(path, text.encode())
     log = folder / METRICS_FILE
     if log.is_file():
-        plot(log, folder / TRAINING_FIGURE, results.metric)
+        plot(log, folder / TRAINING_FIGURE, results_in(folder / RESULTS).metric)
 
 
 def finish(folder: Path, results: Mapping[str, object]) -> None:
