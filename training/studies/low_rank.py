@@ -14,12 +14,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
-from modeling_leaner.configuration_lean_bert import LeanBERTConfig
-from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.family import IMAGES
-from modeling_leaner.shapes import modality_of
-
-from .study import Study, alike, by_interval, by_majority, double_precision, grid_pairs, line, negated
+from .study import Study, double_precision, line
 
 
 @dataclass(frozen=True)
@@ -58,8 +53,6 @@ def run(study: Study, settings: Settings) -> None:
         large_heads(study, settings, source)
         expressive(study, settings, source)
         small_heads(study, settings, source)
-    printed_parameters(study)
-    finished_grids(study)
 
 
 # Theorem 1, d ≥ n. Matrices are column-stochastic, as in the paper: P (B, n, n), a column per query; X (B, d, n), a
@@ -239,14 +232,6 @@ def minimise(parameters: list[Tensor], logits: Callable[[], Tensor], target: Ten
         return softmax_columns(logits())
 
 
-def fit_width(x: Tensor, target: Tensor, rounds: int) -> Tensor:
-    """The best attention of a head as wide as the model, d < n, with scores Xᵀ M X: convex in M: (B, n, n)."""
-    basis, _ = torch.linalg.qr(x.mT)
-    width = basis.shape[-1]
-    inner = torch.zeros(len(x), width, width, requires_grad=True)
-    return minimise([inner], lambda: basis @ inner @ basis.mT, target, rounds)
-
-
 def fit_head(target: Tensor, size: int, rounds: int, source: Generator) -> Tensor:
     """The best attention found for a head of `size` in a wide model, whose scores have that rank: (B, n, n).
 
@@ -268,7 +253,7 @@ def fit_head(target: Tensor, size: int, rounds: int, source: Generator) -> Tenso
 
 
 def small_heads(study: Study, settings: Settings, source: Generator) -> None:
-    """Below the length n: what no head can have (exact), and what fits lose by width and by head size."""
+    """Below the length n: what no head can have (exact), and what the best fits lose by head size."""
     count, length, rounds = settings.targets, settings.length, settings.rounds
     targets = {
         f"softmax of N(0, {sharpness:g}²)": random_targets(count, length, sharpness, source)
@@ -276,13 +261,11 @@ def small_heads(study: Study, settings: Settings, source: Generator) -> None:
     }
     targets["0.99 on one key each"] = permuted_targets(count, length, 0.99, source)
     unreachable: dict[str, list[float]] = {kind: [] for kind in targets}
-    by_width: dict[str, list[Tensor]] = {kind: [] for kind in targets}
     by_head: dict[str, list[Tensor]] = {kind: [] for kind in targets}
     for kind, target in targets.items():
         for size in settings.limits:
             x = torch.randn(count, size, length, generator=source)
             unreachable[kind].append(out_of_reach(x, target).min().item())
-            by_width[kind].append(off(fit_width(x, target, rounds), target))
             by_head[kind].append(off(fit_head(target, size, rounds, source), target))
 
     def named(what: str, by_kind: dict[str, list[float]]) -> dict[str, float]:
@@ -318,75 +301,5 @@ def small_heads(study: Study, settings: Settings, source: Generator) -> None:
         min(least) > MISSED,
         numbers,
     )
-    for title, curves in (("width = head size = d, best fit (convex)", by_width), ("head size d, wide", by_head)):
-        lines = [line(kind, settings.limits, lost) for kind, lost in curves.items()]
-        study.plot(f"{title}, n = {length}", "d", "attention put elsewhere", lines)
-
-
-# The paper's tables: their parameters by this package's count; and what the finished grids have like them.
-
-TABLES = {  # (width, heads, head size, FFN) → million parameters as printed; FFN widths are not printed: these fit
-    (1024, 8, 128, 4096): 336,
-    (1024, 16, 64, 4096): 336,
-    (1024, 32, 32, 4096): 336,
-    (512, 8, 128, 4096): 168,
-    (512, 12, 128, 4096): 193,
-    (512, 16, 128, 4096): 218,
-    (512, 32, 128, 4096): 319,
-    (512, 8, 32, 4096): 130,
-    (512, 8, 64, 4096): 142,
-    (512, 8, 256, 4096): 218,
-    (768, 8, 128, 3072): 214,
-    (768, 12, 128, 3072): 252,
-    (768, 16, 128, 3072): 290,
-    (768, 20, 128, 3072): 327,
-}
-
-
-def printed_parameters(study: Study) -> None:
-    """Of LeanBERT with a head for masked tokens, 24 layers, the vocabulary of uncased BERT; without a pooler."""
-    numbers, shares = {}, []
-    for (width, heads, size, ffn), printed in TABLES.items():
-        config = LeanBERTConfig(
-            hidden_size=width,
-            num_hidden_layers=24,
-            num_attention_heads=heads,
-            head_dim=size,
-            intermediate_size=ffn,
-            vocab_size=30522,
-            max_position_embeddings=512,
-        )
-        counted = config.count_parameters("ForMaskedLM").total
-        numbers[f"d = {width}, {heads} heads of {size}: counted"] = counted
-        numbers[f"d = {width}, {heads} heads of {size}: printed, millions"] = printed
-        shares.append(abs(counted / (printed * 1e6) - 1))
-    study.add(
-        "tables of BERT",
-        "FixedMultiHead has 4·d·h·d_p parameters a layer, and BERT with it the printed parameters.",
-        "this package's count within 1% of every printed one",
-        max(shares) <= 0.01,
-        numbers,
-    )
-
-
-def is_same_but_for_heads(one: LeanConfig, other: LeanConfig) -> bool:
-    """And so the same parameters."""
-    is_other_head = alike(one, other, "num_hidden_layers") and one.head_dim != other.head_dim
-    return is_other_head and one.count_parameters().total == other.count_parameters().total
-
-
-def finished_grids(study: Study) -> None:
-    """More and smaller heads at equal parameters, on real text: ListOps is made up."""
-    pairs = [
-        pair
-        for pair in grid_pairs(is_same_but_for_heads, more="num_attention_heads")
-        if modality_of(pair.shape) is not IMAGES and not pair.grid.startswith("listops")
-    ]
-    study.add(
-        "asked here, as in the table of d = 1024, on other data",
-        "At equal parameters more and smaller heads are worse, on real text.",
-        "worse, with a 95 % interval over the seeds that excludes 0, in more than half of the grids of real text; "
-        "disagrees if better in more than half",
-        by_majority([by_interval(negated(pair.interval)) for pair in pairs]),
-        {name: value for pair in pairs for name, value in pair.numbers(f"gain of more heads, {pair.metric}").items()},
-    )
+    lines = [line(kind, settings.limits, lost) for kind, lost in by_head.items()]
+    study.plot(f"head size d, wide, n = {length}", "d", "attention put elsewhere", lines)
