@@ -1,5 +1,5 @@
 # make demo: train three pairs on data that every installation has. make test: the tests. make lint: style.
-# make bench: training, inference and decoding of the shapes in docs/speed, to CELLS=FILE.csv, which must be new.
+# make bench: training and inference of the shapes in docs/speed, to CELLS=FILE.csv, which must be new.
 # make verify: the published numbers from their weights, rows from the Hub or DATA="cifar10=FOLDER ...".
 # make docs: the pages as a site, in build/site.
 MAKEFLAGS += --no-print-directory
@@ -24,11 +24,11 @@ RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 
 demo: $(INSTALLED)
 	@$(BIN)/python -m modeling_leaner.training.demo
 
-# One thread; bfloat16 where the processor has units for it. Meant for a quarter of an hour at most.
+# One thread. Meant for a quarter of an hour at most.
 bench: $(INSTALLED)
 	@mkdir -p $(dir $(CELLS))
-	@cd docs/speed && $(CURDIR)/$(BIN)/leaner bench --shapes *-6x*.json --modes eager --threads 1 --seconds 3 \
-	  --csv $(abspath $(CELLS))
+	@cd docs/speed && $(CURDIR)/$(BIN)/leaner bench --shapes *-6x*.json --threads 1 --seconds 3 --csv \
+	  $(abspath $(CELLS))
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST)

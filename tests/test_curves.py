@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from command import leaner
 from modeling_leaner.training.experiments import timings
@@ -146,8 +147,8 @@ def test_a_step_is_the_grids_own(grid, tmp_path):
     values["overrides"] |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "bf16": True}
     Path("my.yaml").write_text(yaml.safe_dump(values))
     changed = load_grid(Path("my.yaml"))
-    step = timings.TrainingStep(changed, "lean.json", timings.models(changed)["lean.json"])
-    assert step.batch["input_ids"].shape == (4, 32) and step.arguments.bf16
+    step = timings.training(changed, "lean.json")
+    assert step.inputs["input_ids"].shape == (4, 32) and step.autocast == torch.bfloat16 and step.accumulate == 4
     before = {name: value.clone() for name, value in step.model.named_parameters()}
     assert step.seconds() > 0
     assert all(not value.equal(before[name]) for name, value in step.model.named_parameters() if value.ndim == 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from modeling_leaner.training.benchmarking import Bench, made_up_batch, measure
+from modeling_leaner.training.benchmarking import made_up, measure, steps_of
 from modeling_leaner.training.reading import read_recipe
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
@@ -122,7 +122,7 @@ def test_random_shapes_are_counted_as_built(family, shapes):
         config._attn_implementation = "eager"
         model = getattr(modeling_leaner, config.architectures[0])(config).train()
         assert candidate.parameters.total == model.num_parameters(), describe(config)
-        batch = made_up_batch(config, setting, 2, torch.device("cpu"))
+        batch = made_up(config, 2, setting.length_of(config))
         if family == "bert":  # every token is counted as scored
             batch["labels"] = batch["input_ids"]
         with FlopCounterMode(display=False) as counter:
@@ -155,11 +155,11 @@ class TestMemory:
     def test_peak_of_a_step_of_a_gibibyte(self, name, overrides, setting):
         """Within 15 %, by the allocations that the profiler saw."""
         config = load_shape(name, **overrides)
-        bench = Bench(config, setting)
-        whole, bench.batch = bench.batch, made_up_batch(config, setting, 1, bench.device)
-        bench.train()  # for the optimiser's states one item will do
-        bench.batch = whole
-        peak = bench.peak_memory()
+        step = steps_of(config, setting)["training_step_s"]
+        whole, step.inputs = step.inputs, {name: each[-1:] for name, each in step.inputs.items()}
+        step()  # for the optimiser's states one item will do
+        step.inputs = whole
+        peak = step.peak_memory()
         assert peak >= 2**30, f"{peak / 2**30:.2f} GiB: too small to say anything"
         assert training_memory(config, setting).peak == pytest.approx(peak, rel=0.15)
 
@@ -169,8 +169,8 @@ class TestMemory:
         """Distinct tensors that are saved when the forward pass ends, without weights, and without the input ids."""
         setting = StepSetting(4, None if "vit" in name else 64)
         config = load_shape(name, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-        bench, kept = Bench(config, setting), {}
-        weights = {each.data_ptr() for each in bench.model.parameters()}
+        step, kept = steps_of(config, setting)["training_step_s"], {}
+        weights = {each.data_ptr() for each in step.model.parameters()}
 
         def pack(tensor):
             storage = tensor.untyped_storage()
@@ -178,9 +178,9 @@ class TestMemory:
                 kept[storage.data_ptr()] = storage.nbytes()
             return tensor
 
-        bench.model.train()
+        step.model.train()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            loss = bench.model(**bench.batch).loss
+            loss = step.model(**step.inputs).loss
         assert loss.isfinite()
         assert sum(kept.values()) == pytest.approx(training_memory(config, setting).activations, rel=0.05)
 

@@ -32,23 +32,18 @@ from .command import (
 
 
 Study = Literal["conditioning", "depth-width", "heads-optimization", "low-rank"]  # of training/studies/study.py
-Phase = StrEnum("Phase", "training inference decoding")
-Mode = StrEnum("Mode", "eager compile")
+Phase = StrEnum("Phase", "training inference")
 Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
 ALL_PHASES = list(Phase)
-ALL_MODES = list(Mode)
 BENCH_SHAPES = ["vit/tiny", "bert/tiny", "gpt/tiny"]
-BENCH_ATTENTIONS = ["eager", "sdpa", "lean"]
+BENCH_ATTENTIONS = ["lean", "sdpa", "eager"]
+BENCH_DTYPES = [Dtype.float32]
 BENCH_BATCH = [8]
 
 commands = typer.Typer()
 
 
 Threads = Annotated[int | None, Option(min=1, help="PyTorch threads.", show_default="PyTorch's choice")]
-Sizes = Annotated[
-    list[int] | None,
-    Option(metavar="N ...", help="Instead of the shape's; heads × head size stays, unless both are given."),
-]
 
 
 def readable_recipe(name: str | None) -> str | None:
@@ -233,34 +228,22 @@ def bench(
         ),
     ] = None,
     shapes: Annotated[list[str], Option(metavar="SHAPE ...", help="Shapes to time.")] = BENCH_SHAPES,
-    layers: Sizes = None,
-    heads: Sizes = None,
-    head_dim: Sizes = None,
-    phases: Annotated[list[Phase], Option(metavar="PHASE ...", help="decoding: LeanGPT only.")] = ALL_PHASES,
-    dtypes: Annotated[
-        list[Dtype] | None,
-        Option(
-            metavar="DTYPE ...",
-            help="float32, bfloat16, float16.",
-            show_default="float32, and bfloat16 if the processor has units for it",
-        ),
-    ] = None,
-    modes: Annotated[list[Mode], Option(metavar="MODE ...", help="eager, compile.")] = ALL_MODES,
+    phases: Annotated[list[Phase], Option(metavar="PHASE ...", help="training, inference.")] = ALL_PHASES,
+    dtypes: Annotated[list[Dtype], Option(metavar="DTYPE ...", help="float32, bfloat16, float16.")] = BENCH_DTYPES,
     attentions: Annotated[list[str], Option(metavar="NAME ...", help="attn_implementation.")] = BENCH_ATTENTIONS,
     batch: Annotated[list[int], Option(min=1, metavar="N ...", help="Examples of a step.")] = BENCH_BATCH,
     length: Annotated[
-        list[int] | None, Option(min=1, metavar="N ...", help="Tokens of a text.", show_default="the longest")
+        list[int] | None, Option(min=1, metavar="N ...", help="Tokens of a text.", show_default="the longest, to 512")
     ] = None,
-    new_tokens: Annotated[int, Option(min=1, help="Tokens that decoding adds.")] = 32,
     device: Annotated[Literal["cpu", "gpu"], Option(help="Where the models run.")] = "cpu",
     threads: Threads = None,
     rounds: Annotated[int, Option(min=3, help="How often every model takes its turn.")] = 20,
     seconds: Annotated[float, Option(min=0, help="Stop once a model was timed for so long.")] = 30,
     csv: Annotated[Path | None, Option(help="New file for the cells and their provenance.", callback=new_path)] = None,
 ) -> None:
-    """Time shapes against transformers and timm, or models in turns.
+    """Time shapes against transformers, or models in turns.
 
-    Example: leaner bench --shapes bert/tiny --phases inference --modes eager
+    Example: leaner bench --shapes bert/tiny --phases inference
 
     Every combination of the lists is measured. A grid file times the grid's shapes and writes latency.json, and
     step_seconds.json if it has branches, beside its rows.

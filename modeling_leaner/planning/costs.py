@@ -63,16 +63,10 @@ def training_flops(
 
 @dataclass(frozen=True)
 class StepSetting:
-    """What a step runs on: `batch_size` sequences of `length` tokens (None: the longest the positions allow).
-
-    `attention` is "lean", "sdpa" or "eager"; `device` is "cpu" or "gpu".
-    """
+    """What a step runs on: `batch_size` sequences of `length` tokens (None: the longest the positions allow)."""
 
     batch_size: int = 8
     length: int | None = None
-    dtype: str = "float32"
-    attention: str = "lean"
-    device: str = "cpu"
 
     def length_of(self, config: LeanConfig) -> int:
         """Tokens of a sequence."""

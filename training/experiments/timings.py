@@ -5,25 +5,24 @@ rounds in which every shape has its turn, with quartiles. Run it while nothing e
 measurement, not times of different days. Weights are random and inputs made up, since times do not depend on them.
 """
 
-import functools
 import sys
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 import transformers
-from transformers import PreTrainedConfig, PreTrainedModel, set_seed
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from modeling_leaner.family import IMAGES
 from modeling_leaner.files import read_json, write_json
-from modeling_leaner.models import quartiles, seconds_of, take_turns
+from modeling_leaner.models import quartiles, take_turns
 from modeling_leaner.shapes import load_config, modality_of
 
+from ..benchmarking import Step, made_up
 from ..records import Environment, Latency, LatencyFile, StepTime, StepTimes, Timing, checked
 from ..running.loading import recipe_config
 from ..running.results import environment
 from ..tasks import TASKS
-from ..tasks.language import MaskedLM
 from .branches import recipe_of, step_of
 from .grid import Grid, GridError, load_grid
 from .runs import run_arguments
@@ -41,18 +40,6 @@ def config_of(grid: Grid, shape: str) -> tuple[PreTrainedConfig, str]:
     return recipe_config(arguments), TASKS[arguments.task].head
 
 
-def models(grid: Grid) -> dict[str, PreTrainedModel]:
-    """The grid's shapes as untrained models in evaluation mode, with the head of its task."""
-    built = {}
-    for shape in grid.shapes:
-        set_seed(0)
-        config, head = config_of(grid, shape)
-        attention = run_arguments(grid, shape).attn_implementation
-        auto_class = getattr(transformers, f"AutoModel{head}")
-        built[shape] = auto_class.from_config(config, attn_implementation=attention).eval()
-    return built
-
-
 def length_of(grid: Grid) -> int | None:
     """Tokens of the inputs that are timed: the grid's, or a full row of its task; None for images."""
     config = load_config(grid.baseline)
@@ -65,59 +52,44 @@ def length_of(grid: Grid) -> int | None:
     return length
 
 
-def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, torch.Tensor]:
-    """Random pixels or tokens, full rows."""
-    config = model.config
-    if modality_of(config) is IMAGES:
-        return {"pixel_values": torch.randn(batch, config.num_channels, *config.image_shape)}
-    return {"input_ids": torch.randint(0, config.vocab_size, (batch, length))}
-
-
-def time_inference(
-    built: dict[str, PreTrainedModel], batch: int, length: int | None, rounds: int
-) -> dict[str, Timing]:
+def time_inference(grid: Grid, batch: int, length: int | None, rounds: int) -> dict[str, Timing]:
     """The time of a forward pass of `batch` inputs, by shape."""
-    calls = [functools.partial(model, **inputs(model, batch, length)) for model in built.values()]
-    with torch.inference_mode():
-        times = quartiles(take_turns([functools.partial(seconds_of, call) for call in calls], rounds))
+    steps = []
+    for shape in grid.shapes:
+        model = model_of(grid, shape)
+        inputs = made_up(model.config, batch, length)
+        del inputs["labels"]
+        steps.append(Step(model, inputs).seconds)
     return {
         shape: Timing(seconds=each.median, quartiles=[each.low, each.high], items_per_second=batch / each.median)
-        for shape, each in zip(built, times)
+        for shape, each in zip(grid.shapes, quartiles(take_turns(steps, rounds)))
     }
 
 
-class TrainingStep:
-    """One shape's training step as the grid trains it: rows, precision, attention, clipping and AdamW.
+def model_of(grid: Grid, shape: str) -> PreTrainedModel:
+    """The shape, untrained, with the head of the grid's task."""
+    config, head = config_of(grid, shape)
+    attention = run_arguments(grid, shape).attn_implementation
+    return getattr(transformers, f"AutoModel{head}").from_config(config, attn_implementation=attention)
 
-    What the Trainer adds around a step is left out.
-    """
 
-    def __init__(self, grid: Grid, shape: str, model: PreTrainedModel):
-        self.arguments = recipe_of(grid, shape)
-        self.model = model.train()
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=self.arguments.weight_decay)
-        rows = self.arguments.per_device_train_batch_size
-        self.batch = inputs(model, rows, step_of(grid, shape).row_tokens)
-        if "pixel_values" in self.batch:
-            self.batch["labels"] = torch.zeros(rows, dtype=torch.long)
-        else:
-            self.batch["labels"] = self.batch["input_ids"].clone()
-        if self.arguments.task == MaskedLM.name:
-            unmasked = torch.rand(self.batch["labels"].shape) >= self.arguments.mask_fraction
-            self.batch["labels"][unmasked] = -100
-
-    def run(self) -> None:
-        for _ in range(self.arguments.gradient_accumulation_steps):
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.arguments.bf16):
-                loss = self.model(**self.batch).loss
-            loss.backward()
-        if self.arguments.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.arguments.max_grad_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def seconds(self) -> float:
-        return seconds_of(self.run)
+def training(grid: Grid, shape: str) -> Step:
+    """A training step as the grid trains the shape; what the Trainer adds around a step is left out."""
+    arguments = recipe_of(grid, shape)
+    model = model_of(grid, shape)
+    return Step(
+        model,
+        made_up(
+            model.config,
+            arguments.per_device_train_batch_size,
+            step_of(grid, shape).row_tokens,
+            arguments.mask_fraction,
+        ),
+        torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=arguments.weight_decay),
+        torch.bfloat16 if arguments.bf16 else torch.float32,
+        arguments.gradient_accumulation_steps,
+        arguments.max_grad_norm,
+    )
 
 
 def time_grid(file: Path, rounds: int) -> None:
@@ -129,23 +101,23 @@ def time_grid(file: Path, rounds: int) -> None:
     grid = load_grid(file)
     if (grid.overrides or {}).get("implementation") == "transformers":
         raise GridError(f"{file}: implementation: this family's models are timed, transformers' are not")
-    built = models(grid)
     length = length_of(grid)
-    one, many = (time_inference(built, batch, length, rounds) for batch in (1, MANY))
+    one, many = (time_inference(grid, batch, length, rounds) for batch in (1, MANY))
     machine = Environment(**environment())
-    latencies = {shape: Latency(one=one[shape], many=many[shape]) for shape in built}
+    latencies = {shape: Latency(one=one[shape], many=many[shape]) for shape in grid.shapes}
     measured = LatencyFile(length=length, rounds=rounds, shapes=latencies, environment=machine)
     grid.path("").mkdir(parents=True, exist_ok=True)
     write_json(grid.path(LATENCY), measured.document())
-    for shape in built:
+    for shape in grid.shapes:
         times = f"batch 1 {one[shape].seconds * 1e3:.1f} ms, batch {MANY} {many[shape].seconds * 1e3:.1f} ms"
         print(f"{shape}: {times}", file=sys.stderr)
     print(grid.path(LATENCY))
     if grid.branches:
-        turns = quartiles(take_turns([TrainingStep(grid, *item).seconds for item in built.items()], rounds))
+        built = [training(grid, shape) for shape in grid.shapes]
+        turns = quartiles(take_turns([step.seconds for step in built], rounds))
         steps = {
             shape: StepTime(seconds=each.median, quartiles=[each.low, each.high], tokens=step_of(grid, shape).tokens)
-            for shape, each in zip(built, turns)
+            for shape, each in zip(grid.shapes, turns)
         }
         write_json(grid.path(STEP_SECONDS), StepTimes(rounds=rounds, shapes=steps, environment=machine).document())
         for shape, timing in steps.items():
