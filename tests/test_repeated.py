@@ -10,7 +10,6 @@ from modeling_leaner.training.reading import load_yaml, read_yaml
 from typer.testing import CliRunner
 
 from modeling_leaner.cli.app import app
-from modeling_leaner.cli.command import grid_file
 
 
 GRID = "recipe: digits\nshapes: [vit/nano]\nbaseline: vit/nano\nseeds: [1]\nlearning_rates: [1e-3]\n"
@@ -92,7 +91,7 @@ def test_what_is_no_recipe_is_not_shown(tmp_path):
     path = tmp_path / "secret.yaml"
     for text in ("root:x:0:0:secret\nbin:x:1:1:secret\n", "[secret, secret]", "secret: [", "a: {}\n  secret: b"):
         path.write_text(text)
-        for read in (read_yaml, grid_file, grid.load_grid, recipes.read_recipe):
+        for read in (read_yaml, grid.load_grid, recipes.read_recipe):
             with pytest.raises(ValueError) as error:
                 read(path)
             assert str(error.value).startswith(f"{path}: ")
