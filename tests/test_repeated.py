@@ -7,9 +7,6 @@ import yaml
 from modeling_leaner.training import settings as recipes
 from modeling_leaner.training.experiments import grid
 from modeling_leaner.training.reading import load_yaml, read_yaml
-from typer.testing import CliRunner
-
-from modeling_leaner.cli.app import app
 
 
 GRID = "recipe: digits\nshapes: [vit/nano]\nbaseline: vit/nano\nseeds: [1]\nlearning_rates: [1e-3]\n"
@@ -96,41 +93,3 @@ def test_what_is_no_recipe_is_not_shown(tmp_path):
                 read(path)
             assert str(error.value).startswith(f"{path}: ")
             assert "secret" not in str(error.value).removeprefix(str(path))
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("--seed 1 --seed 2", "seed: given twice on the command line, with 1 and 2"),
-        ("--seed 1 --seed=2", "seed: given twice on the command line, with 1 and 2"),
-        ("--max_steps 1 --max-steps 2", "max_steps: given twice on the command line, with 1 and 2"),
-        ("--data_files a b --data_files c", "data_files: given twice on the command line, with a b and c"),
-        ("--resume --seed 3 --resume", "resume: given twice on the command line"),
-    ],
-)
-def test_options_of_train_and_evaluate(tmp_path, options, message):
-    (tmp_path / "model.safetensors").touch()
-    key = message.split(":")[0]
-    for words in (["train", "digits"], ["evaluate", str(tmp_path)]):
-        result = CliRunner().invoke(app, [*words, *options.split()])
-        assert result.exit_code == 2
-        assert result.stderr == f"leaner {words[0]}: --{key.replace('_', '-')}: given twice on the command line\n"
-
-
-@pytest.mark.parametrize(
-    "command, message",
-    [
-        ("sweep grid.yaml --jobs 1 --jobs=2", "--jobs: given twice on the command line"),
-        ("publish --data_files a --data b c", "--data-files: given twice on the command line"),
-        ("verify --short FOLDER --short", "--short: given twice on the command line"),
-        ("plan --params 10M --params=20M", "--params: given twice on the command line"),
-    ],
-)
-def test_options_of_the_other_commands(command, message):
-    result = CliRunner().invoke(app, command.split())
-    assert (result.exit_code, result.stderr) == (2, f"leaner {command.split()[0]}: {message}\n")
-
-
-def test_an_option_for_several_values_may_be_given_twice(tmp_path):
-    result = CliRunner().invoke(app, ["convert", str(tmp_path / "none"), "out", "--ignore", "a", "--ignore", "b"])
-    assert result.exit_code == 1 and "given twice" not in result.stderr
