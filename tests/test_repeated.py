@@ -1,4 +1,4 @@
-"""What is given twice is refused: keys of recipes and grids, options of every command; both values are named."""
+"""A key given twice in a recipe or grid is refused; both values are named."""
 
 import time
 
