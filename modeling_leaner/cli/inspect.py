@@ -84,9 +84,9 @@ def trained_model(source: str, data: list[str], column: str | None, count: int) 
 
 
 def new_model(source: str, data: list[str], column: str | None, count: int) -> tuple[PreTrainedModel, Inputs]:
+    config = load_config(source)
     if data:
         raise ValueError(f"--data: {source} has no weights; it reads random rows")
-    config = load_config(source)
     set_seed(1)
     return AutoModel.from_config(config), random_inputs(config, count)
 
