@@ -285,10 +285,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         "words, message",
         [
+            ("bert --data pictures.parquet", "--column: no column fits; name one of image"),
             ("bert", "--data: missing; bert has no recipe.yaml that says what it reads"),
-            ("bert --data pictures.parquet", "--column: name the column that holds texts; the rows have image, label"),
-            ("bert --data texts.parquet --column txt", "--column: no column txt, expected one of text"),
-            ("bert --data pictures.parquet --column image", "pictures.parquet (train): row 1 is of type Png"),
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
             ("vit/nano --column image", "--column image: expected --data as well, whose column it names"),
             ("weightless --data texts.parquet", "weightless: a bert model; no model.safetensors in this folder"),
