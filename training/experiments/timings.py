@@ -7,7 +7,6 @@ measurement, not times of different days. Weights are random and inputs made up,
 
 import sys
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 import transformers
@@ -31,7 +30,6 @@ from .runs import run_arguments
 MANY = 32  # inputs at a time, of `Latency.many`
 LATENCY = "latency.json"
 STEP_SECONDS = "step_seconds.json"
-Kind = TypeVar("Kind")
 
 
 def config_of(grid: Grid, shape: str) -> tuple[PreTrainedConfig, str]:
@@ -125,32 +123,16 @@ def time_grid(file: Path, rounds: int) -> None:
         print(grid.path(STEP_SECONDS))
 
 
-def _read(kind: type[Kind], path: Path) -> Kind | None:
-    """A file of times; None without it. Raises GridError, naming the file, if it has another form."""
-    if not path.is_file():
-        return None
-    try:
-        return checked(kind, read_json(path), path)
-    except ValueError as error:
-        raise GridError(f"{error}; leaner bench writes it") from error
-
-
-def read_latency(grid: Grid) -> LatencyFile | None:
-    """latency.json of the grid; None if it was not measured, or with inputs of another length."""
-    held = _read(LatencyFile, grid.path(LATENCY))
-    return held if held and held.shapes and held.length == length_of(grid) else None
-
-
 def step_seconds(grid: Grid) -> dict[str, float] | None:
     """Seconds of a training step by shape, from step_seconds.json; None if they were not measured.
 
     Raises:
-        GridError: the file has another form, or its steps are not those of the grid.
+        ValueError: the file has another form, or its steps are not those of the grid.
     """
     path = grid.path(STEP_SECONDS)
-    held = _read(StepTimes, path)
-    if held is None:
+    if not path.is_file():
         return None
+    held = checked(StepTimes, read_json(path), path)
     for shape in grid.shapes:
         step = step_of(grid, shape)
         got = held.shapes[shape].tokens if shape in held.shapes else None
