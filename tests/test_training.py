@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -373,7 +374,7 @@ def test_unfit_weights_are_refused(run, tmp_path, capsys, spoil, message):
     assert name in end.value.code and message in end.value.code
 
 
-def test_a_folder_without_recipe_is_evaluated_by_its_head(run):
+def test_a_folder_without_recipe_is_evaluated_by_its_head(run, capsys):
     rows = labelled(24, 0, ("text",), 2)
     _, _, folder = run(*CLASSIFY, rows)
     (folder / "recipe.yaml").unlink()
@@ -381,6 +382,10 @@ def test_a_folder_without_recipe_is_evaluated_by_its_head(run):
     document = evaluation.evaluate(str(folder), files)
     assert document["task"] == "sequence-classification"
     assert document["metrics"] == json.loads((folder / "results.json").read_text())["metrics"]
+    capsys.readouterr()
+    evaluation.print_evaluation(str(folder), files)
+    found, stated = re.search(r"eval_loss: ([\d.]+) .*?([\d.]+)\)", capsys.readouterr().out).groups()
+    assert found == stated  # that of results.json
 
 
 def test_one_run_at_a_time(run, tmp_path):

@@ -22,8 +22,9 @@ from ..slimming.calibration import make_batches
 from ..slimming.operations import SlimError
 from ..terminal import plain_console, progress_bar
 from ..training.data.sources import BUILT_IN, decoded_image, describe, place_in_file
-from ..training.running.evaluation import prepare_evaluation, saved_recipe
+from ..training.running.evaluation import prepare_evaluation, saved_file
 from ..training.running.loading import has_weights
+from ..training.running.run_folder import RECIPE
 from ..training.slim import rows_with_content
 from ..training.tasks.base import first_inputs
 
@@ -73,7 +74,7 @@ def run(
 def trained_model(source: str, data: list[str], column: str | None, count: int) -> tuple[PreTrainedModel, Inputs]:
     model = load_lean(source)
     are_given_images = bool(data) and data[0] not in BUILT_IN and modality_of(model.config) is IMAGES
-    if column is None and saved_recipe(source) is not None and not are_given_images:
+    if column is None and saved_file(source, RECIPE) is not None and not are_given_images:
         return model, recipe_inputs(source, data, count)
     if not data:
         raise ValueError(f"--data: missing; {source} has no recipe.yaml that says what it reads")

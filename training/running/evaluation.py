@@ -10,7 +10,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.files import naming
+from modeling_leaner.files import naming, read_json
 from modeling_leaner.hub import refuse_pickles
 from modeling_leaner.layers_leaner import find_weights
 from modeling_leaner.names import require_source
@@ -19,6 +19,7 @@ from modeling_leaner.terminal import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
 from ..reading import split_options
+from ..records.results import RESULTS
 from ..settings import RecipeArguments, parse
 from ..tasks import TASKS
 from .loading import (
@@ -52,9 +53,22 @@ def print_evaluation(model: str, options: list[str], as_json: bool = False) -> N
     if as_json:
         print(json.dumps(results, allow_nan=False))
         return
+    stated, guess = stated_by(model, results["data_sha256"])
     for key, value in sorted(results["metrics"].items()):
-        print(f"{key}: {'undefined' if value is None else f'{value:.4f}'}")
+        beside = f" (its card: {stated[key]:.4f})" if stated.get(key) is not None else ""
+        print(f"{key}: {'undefined' if value is None else f'{value:.4f}'}{beside}")
+    if guess:
+        print(f"best simple baseline: {guess['value']:.4f} ({guess['name']})")
     print(f"{results['rows']:,} rows, {results['rows_per_second']:.0f} rows/s")
+
+
+def stated_by(model: str, data_sha256: str | None) -> tuple[dict[str, float], dict | None]:
+    """The metrics in results.json beside the model and the best simple baseline, if they are of the same rows."""
+    file = saved_file(model, RESULTS)
+    document = read_json(file) if file else {}
+    if "metrics" not in document or document.get("data_sha256") != data_sha256:
+        return {}, None
+    return document["metrics"], (document.get("evidence") or {}).get("best_guess")
 
 
 def evaluate(model: str, options: list[str]) -> dict[str, object]:
@@ -128,7 +142,7 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
             raise ValueError(f"{folder}: no model.safetensors in this folder")
         for path in files:
             tensor_shapes(path)  # whole, as far as their headers say
-    recipe = saved_recipe(model)
+    recipe = saved_file(model, RECIPE)
     given = {option.removeprefix("--").partition("=")[0] for option, *_ in split_options(options)[1:]}
     if recipe is None and not folder.is_dir() and "task" not in given:
         raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
@@ -145,13 +159,13 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
     return parse(recipe and str(recipe), options, needed=("task",), fixed=fixed)
 
 
-def saved_recipe(model: str) -> Path | None:
-    """`recipe.yaml` beside the weights, where the model was trained by this package."""
+def saved_file(model: str, name: str) -> Path | None:
+    """A file beside the weights of a folder or Hub id, such as recipe.yaml; None if there is none."""
     if Path(model).is_dir():
-        path = Path(model) / RECIPE
+        path = Path(model) / name
         return path if path.is_file() else None
     try:
-        return Path(hf_hub_download(model, RECIPE))
+        return Path(hf_hub_download(model, name))
     except (HfHubHTTPError, OSError, ValueError):
         return None
 
