@@ -66,7 +66,7 @@ def with_tokens(tokenizer: PreTrainedTokenizerBase, document: dict, kept: list[i
         settings = json.loads(Path(folder, "tokenizer_config.json").read_text())
         settings.pop("added_tokens_decoder", None)
         Path(folder, "tokenizer_config.json").write_text(json.dumps(settings))
-        return AutoTokenizer.from_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Iterator[int]:
