@@ -82,7 +82,9 @@ class Embedding(TextTask):
         return {"input_ids": tokens["input_ids"], "length": list(map(len, tokens["input_ids"]))}
 
     def collate(self, rows: list[dict]) -> Batch:
-        """Token ids and mask (B, T), and `labels`: the teacher's vectors (B, D)."""
+        """Token ids and mask (B, T), and `labels`: the teacher's vectors (B, D), once it has read the rows."""
+        if "labels" not in rows[0]:
+            return self.collate_text(rows)
         labels = torch.tensor(np.array([row["labels"] for row in rows]), dtype=torch.float32)
         return {**self.collate_text(rows), "labels": labels}
 
