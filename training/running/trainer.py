@@ -132,8 +132,6 @@ class LeanTrainer(Trainer):
         start = time.perf_counter()
         samples, items = super().get_batch_samples(self._transformed(epoch_iterator), num_batches, device)
         rows = sum(map(row_count, samples)) * self.args.world_size
-        if samples and "labels" in samples[0] and samples[0]["labels"].is_floating_point():
-            items = torch.tensor(rows, device=device)  # of numbers, vectors, or classes mixed up a loss is of each row
         self.clock.batches_are_ready(time.perf_counter() - start, rows)
         return samples, items
 
@@ -191,6 +189,12 @@ class LeanTrainer(Trainer):
         else:
             loss = loss / (len(labels) if soft else (labels != -100).sum().clamp(min=1))
         return (loss, outputs) if return_outputs else loss
+
+    def _get_num_items_in_batch(self, batch_samples, device):
+        """As Trainer's; of labels that are numbers, vectors, or classes mixed up, a loss is of each row."""
+        if batch_samples and "labels" in batch_samples[0] and batch_samples[0]["labels"].is_floating_point():
+            return torch.tensor(sum(map(row_count, batch_samples)) * self.args.world_size, device=device)
+        return super()._get_num_items_in_batch(batch_samples, device)
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         loss = super().training_step(model, inputs, num_items_in_batch)
