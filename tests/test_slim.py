@@ -197,7 +197,7 @@ def test_an_interrupted_command_continues(tmp_path):
     plan = tmp_path / "out.unfinished" / "training.json"
     while not plan.is_file() and process.poll() is None:
         time.sleep(0.2)
-    time.sleep(2)
+    time.sleep(4)
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 130, output
