@@ -305,7 +305,8 @@ def test_tuning_at_a_branch(workshop):
         (setting,) = [word for word in asked if word.startswith(f"{key}=")]
         assert setting in tuned
     for options in (tuned, asked):
-        assert json.loads(options[options.index("--lr_scheduler_kwargs") + 1]) == {"num_decay_steps": 2}
+        (setting,) = [word for word in options if word.startswith("--lr_scheduler_kwargs=")]
+        assert json.loads(setting.partition("=")[2]) == {"num_decay_steps": 2}
     assert "--checkpoint_steps" not in tuned + asked and "--tuning_holdout" in tuned
 
 

@@ -267,7 +267,6 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
         folder = shutil.copytree(SMALLEST, tmp_path / re.sub(r"\W", "", said))
         change(folder)
         refused(f"^leaner push: {re.escape(str(folder))}.*{said}", "push", folder, "someone/model")
-    refused("no such folder", "push", tmp_path / "nothing", "someone/model")
     for name in ("model", "some one/model", "someone/model/deep"):
         refused("expected OWNER/NAME", "push", SMALLEST, name)
     assert here.requests == []

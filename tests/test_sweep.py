@@ -488,19 +488,10 @@ def test_refused_grids(bench, changes, message):
     assert bench.calls() == [] and not bench.output.exists()
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("[1, 2]", "expected keys and values, got list"),
-        (None, "no such grid file"),
-    ],
-)
-def test_refused_files(bench, text, message):
-    if text is not None:
-        Path("grid.yaml").write_text(text)
-    with pytest.raises(SystemExit, match="^leaner sweep: grid.yaml: ") as exit:
+def test_a_file_that_is_no_grid(bench):
+    Path("grid.yaml").write_text("[1, 2]")
+    with pytest.raises(SystemExit, match="^leaner sweep: grid.yaml: expected keys and values, got list"):
         leaner("sweep", "grid.yaml")
-    assert message in exit.value.code and "\n" not in exit.value.code
 
 
 @pytest.mark.parametrize(

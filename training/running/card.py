@@ -281,8 +281,8 @@ def snippet(results: RunResults, config: PreTrainedConfig, where: str) -> str:
 def plot(metrics_file: Path, output: Path, metric: str) -> None:
     """PNG of a run against its steps: the training and held-out loss; the held-out `metric` if it is another."""
     log = pd.read_json(metrics_file, lines=True)
-    log = log.reindex(columns=["step", "loss", "eval_loss", f"eval_{metric}"]).groupby("step").last()
     panels = [["loss", "eval_loss"], *([[f"eval_{metric}"]] if metric != "loss" else [])]
+    log = log.reindex(columns=["step", *sum(panels, [])]).groupby("step").last()
     figure = Figure((4.3 * len(panels), 3.4), layout="constrained")
     for axis, names in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
         for name in names:
