@@ -59,7 +59,6 @@ def test_a_repository_of_a_pickle(tmp_path):
     with LocalHub() as hub, reached(hub, tmp_path / "home"):
         hub_files.commit({"config.json": config, "pytorch_model.bin": b"x"}, REPOSITORY, "a pickle")
         named = f"{REPOSITORY}: pytorch_model.bin is a pickle, which can run code; expected model.safetensors"
-        assert named in refused("export", "onnx", REPOSITORY, tmp_path / "out")
         assert named in refused("convert", REPOSITORY, tmp_path / "out")
         assert named in refused("evaluate", REPOSITORY, "--task", "causal-lm", "--dataset", "python-docs")
     assert not (tmp_path / "out").exists()

@@ -111,4 +111,4 @@ def test_the_training_command_of_a_card_is_taken(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
     for command in map(shlex.split, commands):
         recipe = None if command[0].startswith("--") else command.pop(0)
-        assert parse(recipe, command).given
+        assert parse(recipe, command).max_steps
