@@ -116,6 +116,24 @@ def test_training_brings_an_encoder_nearer_to_its_original(tmp_path):
     assert kept["trained"] > kept["cut"] + 0.01
 
 
+@pytest.mark.parametrize("bf16", [False, True])
+def test_it_trains_in_the_precision_of_the_plan(tmp_path, rows, monkeypatch, bf16):
+    used = []
+
+    class Watched(slim.Distiller):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            linear = next(module for module in self.model.modules() if isinstance(module, torch.nn.Linear))
+            linear.register_forward_hook(lambda *_: used.append(torch.is_autocast_enabled("cpu")))
+
+    monkeypatch.setattr(slim, "Distiller", Watched)
+    monkeypatch.setattr(slim, "measured_plan", lambda *_: {"steps": 2, "bf16": bf16})
+    source = save_sentence_encoder(tmp_path / "source")
+    result = leaner("slim", source, tmp_path / "out", "--layers", 2, "--data", rows)
+    assert result.exit_code == 0, result.output
+    assert used[:2] == [bf16, bf16]
+
+
 def test_a_plain_encoder_is_its_lean_twin(tmp_path, rows):
     """Written as BERT and as LeanBERT: the same tensors, dtype and files of sentence-transformers."""
     source = tmp_path / "source"

@@ -429,29 +429,29 @@ class Distiller(Trainer):
 
 
 def train(pair: Pair, settings: Settings) -> bool:
-    """Trains the student in place, as long as `minutes` allow; False if it was interrupted."""
+    """Trains the student in place, for as many steps as were planned for `minutes`; False if it was interrupted."""
     folder = settings.unfinished
-    arguments = TrainingArguments(
-        str(folder),
-        per_device_train_batch_size=16 if pair.kind.is_language_model else 64,
-        learning_rate=3e-4 * 384 / max(384, pair.student.config.hidden_size),
-        weight_decay=0.01,
-        warmup_steps=0.05,
-        lr_scheduler_type="linear",
-        save_total_limit=1,
-        logging_steps=50,
-        report_to="none",
-        dataloader_pin_memory=False,
-        remove_unused_columns=False,
-        seed=settings.seed,
-    )
+    options = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 16 if pair.kind.is_language_model else 64,
+        "learning_rate": 3e-4 * 384 / max(384, pair.student.config.hidden_size),
+        "weight_decay": 0.01,
+        "warmup_steps": 0.05,
+        "lr_scheduler_type": "linear",
+        "save_total_limit": 1,
+        "logging_steps": 50,
+        "report_to": "none",
+        "dataloader_pin_memory": False,
+        "remove_unused_columns": False,
+        "seed": settings.seed,
+        "use_cpu": not torch.accelerator.is_available(),  # without it a CPU is refused bfloat16
+    }
     plan_file = folder / "training.json"
     if not plan_file.is_file():
-        write_json(plan_file, measured_plan(pair, settings.minutes, arguments))
+        write_json(plan_file, measured_plan(pair, settings.minutes, TrainingArguments(**options)))
     plan = read_json(plan_file)
-    arguments.max_steps = plan["steps"]
-    arguments.save_steps = max(10, plan["steps"] // 20)
-    arguments.bf16 = plan["bf16"]
+    save_steps = max(10, plan["steps"] // 20)
+    arguments = TrainingArguments(**options, max_steps=plan["steps"], save_steps=save_steps, bf16=plan["bf16"])
     interruption = Interruption()
     trainer = Distiller(pair, arguments, callbacks=[interruption])
     pair.student.train()
@@ -529,11 +529,12 @@ def compare(pair: Pair, seed: int) -> Comparison:
 def scored_rows(kind: Kind, answers: list[torch.Tensor], batches: list[Batch], has_labels: bool) -> np.ndarray:
     """(2, N), of the original and the student: cosines of pairs of embeddings, or 1 if a prediction is right.
 
-    Pairs are all neighbours at distances 1 to 8. Without labels the original's predictions count as right.
+    Pairs are all neighbours at distances 1 to 8, each once. Without labels the original's predictions count as right.
     """
     if kind is ENCODER:
         vectors = F.normalize(torch.stack(answers), dim=-1)  # (2, rows, D)
-        cosines = [(vectors * vectors.roll(step, dims=1)).sum(dim=-1) for step in range(1, 9)]
+        steps = range(1, 1 + min(8, (vectors.shape[1] - 1) // 2))
+        cosines = [(vectors * vectors.roll(step, dims=1)).sum(dim=-1) for step in steps]
         return torch.cat(cosines, dim=1).numpy()
     right = answers[0]
     if kind is CAUSAL:
@@ -609,6 +610,8 @@ def cut_vocabulary(settings: Settings) -> int:
     """Writes the model with fewer tokens and otherwise the same weights; returns 0."""
     if settings.speedup is not None or settings.target != Target() or settings.training:
         raise ValueError("--vocab-size: alone and with --no-training; then train with the original as --teacher")
+    if settings.keep is not None or settings.label_column is not None:
+        raise ValueError("--vocab-size: not with --keep or --label-column, since nothing is compared")
     original = load_lean(settings.source)
     (tokenizer, *_) = load_processors(settings.source) or [None]
     if not isinstance(tokenizer, PreTrainedTokenizerBase):

@@ -33,7 +33,7 @@ def keep_tokens(
     if kind != "WordPiece":
         raise SlimError(f"vocab_size: only WordPiece tokenizers can be cut, not {kind}")
     prefix = document["model"]["continuing_subword_prefix"]
-    needed = set(tokenizer.all_special_ids)
+    needed = {*tokenizer.all_special_ids, *(added["id"] for added in document["added_tokens"])}
     for token, index in vocabulary.items():
         character = token.removeprefix(prefix)
         if len(character) == 1 and character.isascii():
@@ -53,7 +53,8 @@ def with_tokens(tokenizer: PreTrainedTokenizerBase, document: dict, kept: list[i
     document["model"]["vocab"] = {token: new_ids[old] for token, old in vocabulary.items() if old in new_ids}
     for added in document["added_tokens"]:
         added["id"] = new_ids[added["id"]]
-    processors = document["post_processor"].get("processors", [document["post_processor"]])
+    processor = document["post_processor"] or {"processors": []}
+    processors = processor.get("processors", [processor])
     for processor in processors:
         if processor["type"] == "BertProcessing":
             processor |= {name: [token, new_ids[old]] for name in ("cls", "sep") for token, old in [processor[name]]}
@@ -79,15 +80,16 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Itera
 
 def with_rows(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
     """The model with these rows of its embeddings, and of all that has one value per token."""
-    size = model.config.vocab_size
     config = type(model.config).from_dict({**model.config.to_dict(), "vocab_size": len(kept)})
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         if getattr(config, name, None) is not None:
             setattr(config, name, kept.index(getattr(config, name)))
     smaller = type(model)(config).to(model.dtype)
     rows = torch.tensor(kept)
+    target = smaller.state_dict()
     state = {
-        name: tensor[rows] if tensor.shape[:1] == (size,) else tensor for name, tensor in model.state_dict().items()
+        name: tensor if tensor.shape == target[name].shape else tensor[rows]
+        for name, tensor in model.state_dict().items()
     }
     smaller.load_state_dict(state)
     return smaller.eval()
