@@ -51,7 +51,7 @@ def test_an_encoder_that_embeds_by_meaning_scores_higher():
         return np.stack([vectors[text] for text in texts])
 
     first, second = list(vectors)[:200], list(vectors)[200:]
-    cosines = (benchmark.unit(encode(first)) * benchmark.unit(encode(second))).sum(axis=1)
+    cosines = (benchmark.unit_vectors(encode(first)) * benchmark.unit_vectors(encode(second))).sum(axis=1)
     right = benchmark.Pairs(first, second, cosines)
     assert right.score(right.outputs(encode, encode)) == pytest.approx(1)
     shuffled = benchmark.Pairs(first, second, generator.permutation(cosines))

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from encoders import save_sentence_encoder
@@ -132,6 +133,16 @@ def test_it_trains_in_the_precision_of_the_plan(tmp_path, rows, monkeypatch, bf1
     result = leaner("slim", source, tmp_path / "out", "--layers", 2, "--data", rows)
     assert result.exit_code == 0, result.output
     assert used[:2] == [bf16, bf16]
+
+
+def test_tokens_of_one_row_are_drawn_together():
+    """Fifty tokens that are right or wrong together say no more than one."""
+    kind = slim.KINDS["ForTokenClassification"]
+    rows = np.arange(40)
+    scored = np.stack([rows % 10 > 0, rows % 4 > 0]).astype(float)
+    once = slim.interval_of(kind, scored, rows)
+    assert once == slim.interval_of(kind, np.repeat(scored, 50, axis=1), np.repeat(rows, 50))
+    assert once[1] - once[0] > 0.2
 
 
 def test_a_plain_encoder_is_its_lean_twin(tmp_path, rows):

@@ -307,12 +307,11 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
     for cases in groups(options):
         measured = time_in_turns(cases, device, options.rounds, options.seconds)
         for case, row in zip(cases, measured):
-            text = f"cannot run: {row['note']}"
             if row["rounds"]:
-                times = (
-                    "{milliseconds:.1f} ms ({milliseconds_low:.1f}–{milliseconds_high:.1f}), ratio {relative_time:.2f}"
-                )
-                text = times.format(**row)
+                times = "{milliseconds:.1f} ms ({milliseconds_low:.1f}–{milliseconds_high:.1f})"
+                text = (times + ", ratio {relative_time:.2f}").format(**row)
+            else:
+                text = f"cannot run: {row['note']}"
             print(f"{case}: {text}", flush=True)
         rows += measured
     table = pd.DataFrame(rows, columns=COLUMNS).astype(

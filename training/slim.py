@@ -167,6 +167,11 @@ class Kind:
         rows = self.rows(outputs, batch)
         return rows if self is ENCODER else rows.argmax(dim=-1)
 
+    def right(self, batch: Batch) -> torch.Tensor:
+        """The answers that count as right, (rows), of rows with labels; a text is its own."""
+        labels = batch["input_ids"].roll(-1, dims=1) if self is CAUSAL else batch["labels"]
+        return labels if self.places is None else labels[self.places(batch)]
+
     def distance(self, own: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
         """Mean 1 − cosine, or KL divergence at the temperature, times its square; (rows, …) twice → ()."""
         if self is ENCODER:
@@ -379,7 +384,7 @@ def choose(settings: Settings, original: LeanPreTrainedModel, processor: object,
     if settings.training:
         slimmed.model.save_pretrained(folder / "start")
         cuts = [asdict(cut) for cut in slimmed.cuts]
-        write_json(folder / RECORD, {"settings": settings.comparable(), "target": asdict(target), "cuts": cuts})
+        write_json(folder / RECORD, {"settings": settings.comparable(), "cuts": cuts})
     return slimmed
 
 
@@ -513,39 +518,46 @@ def compare(pair: Pair, seed: int) -> Comparison:
         for start in range(0, len(rows.held_out), 32)
     ]
     answers = [torch.cat([kind.answers(model(**inputs_of(batch)), batch) for batch in batches]) for model in models]
-    scored = scored_rows(kind, answers, batches, rows.has_labels)
+    if kind is ENCODER:
+        scored, metric = cosines_of_pairs(answers), kind.metric
+    else:
+        right = torch.cat([kind.right(batch) for batch in batches]) if rows.has_labels else answers[0]
+        knows = rows.has_labels and bool((answers[0] == right).any())  # else there is nothing to keep of the original
+        metric = kind.metric if knows else "agreement of predictions"
+        scored = np.stack([(own == (right if knows else answers[0])).numpy() for own in answers]).astype(float)
     original, result = scores(kind, scored)
-    generator = np.random.default_rng(0)
-    ratios = []
-    for _ in range(RESAMPLES):
-        first, second = scores(kind, scored[:, generator.integers(scored.shape[1], size=scored.shape[1])])
-        ratios.append(second / first if first else math.nan)
-    low, high = map(float, np.nanpercentile(ratios, (2.5, 97.5)))
-    metric = kind.metric if rows.has_labels or kind is ENCODER else "agreement of predictions"
+    count = len(rows.held_out)
+    row_of = np.arange(scored.shape[1]) % count  # of a pair its first
+    if kind.places is not None:
+        row_of = np.repeat(np.arange(count), torch.cat([kind.places(batch).sum(dim=1) for batch in batches]))
+    low, high = interval_of(kind, scored, row_of)
     parameters = (pair.original.num_parameters(), pair.student.num_parameters())
     return Comparison(metric, original, result, low, high, speeds_of(models, batches[0])[1], parameters)
 
 
-def scored_rows(kind: Kind, answers: list[torch.Tensor], batches: list[Batch], has_labels: bool) -> np.ndarray:
-    """(2, N), of the original and the student: cosines of pairs of embeddings, or 1 if a prediction is right.
+def interval_of(kind: Kind, scored: np.ndarray, row_of: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of the share that is kept, by a bootstrap over rows.
 
-    Pairs are all neighbours at distances 1 to 8, each once. Without labels the original's predictions count as right.
+    Args:
+        scored: of the original and of the result, (2, N).
+        row_of: the row of each score, (N); the scores of a row are drawn together, for they depend on each other.
     """
-    if kind is ENCODER:
-        vectors = F.normalize(torch.stack(answers), dim=-1)  # (2, rows, D)
-        steps = range(1, 1 + min(8, (vectors.shape[1] - 1) // 2))
-        cosines = [(vectors * vectors.roll(step, dims=1)).sum(dim=-1) for step in steps]
-        return torch.cat(cosines, dim=1).numpy()
-    right = answers[0]
-    if kind is CAUSAL:
-        right = torch.cat([batch["input_ids"].roll(-1, dims=1)[kind.places(batch)] for batch in batches])
-    elif has_labels:
-        right = torch.cat(
-            [batch["labels"] if kind.places is None else batch["labels"][kind.places(batch)] for batch in batches]
-        )
-    if not (answers[0] == right).any():  # nothing to keep: the original knows nothing of these rows
-        right = answers[0]
-    return np.stack([(own == right).numpy() for own in answers]).astype(float)
+    generator = np.random.default_rng(0)
+    count = row_of.max() + 1
+    ratios = []
+    for _ in range(RESAMPLES):
+        drawn = np.bincount(generator.integers(count, size=count), minlength=count)
+        first, second = scores(kind, scored[:, np.repeat(np.arange(len(row_of)), drawn[row_of])])
+        ratios.append(second / first if first else math.nan)
+    low, high = map(float, np.nanpercentile(ratios, (2.5, 97.5)))
+    return low, high
+
+
+def cosines_of_pairs(answers: list[torch.Tensor]) -> np.ndarray:
+    """(2, N), from embeddings (rows, D) of two models: of neighbours at distances 1 to 8, each pair once."""
+    vectors = F.normalize(torch.stack(answers), dim=-1)
+    steps = range(1, 1 + min(8, (vectors.shape[1] - 1) // 2))
+    return torch.cat([(vectors * vectors.roll(step, dims=1)).sum(dim=-1) for step in steps], dim=1).numpy()
 
 
 def scores(kind: Kind, scored: np.ndarray) -> tuple[float, float]:
@@ -631,7 +643,7 @@ def cut_vocabulary(settings: Settings) -> int:
             part.save_pretrained(folder)
         copy_into(folder, sentence_transformers_files(settings.source))
         write_json(folder / RECORD, record)
-    before, after = (sum(map(torch.numel, each.parameters())) for each in (original, model))
+    before, after = (each.num_parameters() for each in (original, model))
     tokens = f"{len(smaller):,} of {len(tokenizer):,} tokens"
     print(f"{settings.output}: {tokens}, {after / 1e6:.1f}M of {before / 1e6:.1f}M parameters")
     return 0
@@ -659,14 +671,14 @@ def write(
         "comparison": asdict(comparison),
         "cuts": [asdict(cut) for cut in slimmed.cuts],
     }
-    card = Template(CARD.read_text(), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    card = Template(CARD.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     facts = {"settings": settings, "record": record, "comparison": comparison, "model": model}
     with whole_folder(settings.output) as folder:
         for part in (model, *processors):
             part.save_pretrained(folder)
         copy_into(folder, others)
         write_json(folder / RECORD, record)
-        (folder / "README.md").write_text(card.render(**facts, is_encoder="modules.json" in others))
+        (folder / "README.md").write_text(card.render(**facts, is_encoder="modules.json" in others), encoding="utf-8")
 
 
 def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Comparison) -> None:

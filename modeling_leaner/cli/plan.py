@@ -33,7 +33,7 @@ def shape_rows(family: str | None) -> list[dict[str, object]]:
         if family not in (None, name.split("/")[0]):
             continue
         config = load_shape(name)
-        count, flops, baseline = (config.count_parameters(), config.count_flops(), baseline_of(name))
+        count, flops, baseline = config.count_parameters(), config.count_flops(), baseline_of(name)
         rows.append(
             {
                 "shape": name,

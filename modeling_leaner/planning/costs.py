@@ -115,7 +115,7 @@ def outer_activations(config: LeanConfig, tokens: int, rows: int, images: int) -
     head = config.task_heads[0]
     vectors, pixels = 2 * tokens, 0
     if head == "ForImageClassification":
-        vectors, pixels = (tokens, config.num_channels * config.image_shape[0] * config.image_shape[1] * images)
+        vectors, pixels = tokens, config.num_channels * config.image_shape[0] * config.image_shape[1] * images
     elif head == "ForMaskedLM":  # the embeddings' norm, and at the scored rows linear, activation, norm, linear
         vectors = tokens + 4 * rows
     dropped = tokens * config.hidden_size * MASK_BYTES if config.hidden_dropout_prob else 0

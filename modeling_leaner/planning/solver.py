@@ -22,7 +22,7 @@ LIMITS = {"width": 2**17, "mlp": 2**20, "layers": 1000, "heads": 2**14, "head_di
 SOLVED = ("width", "mlp", "heads", "layers")  # in this order; the head size is chosen, never solved
 TOLERANCE = 0.01  # of the target
 STEPS = (64, 32, 16, 8, 4, 2, 1)  # a solved width is the coarsest multiple that meets the target
-ROUND_STEPS = (64, 32, 16, 8)
+ROUND_STEPS = STEPS[:4]
 DEPTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 HEAD_SIZES = (32, 64)
 MOST_OF_WIDTH = 64  # the MLP of T5-11B over its width (Raffel et al. 2020, arXiv 1910.10683)
@@ -108,7 +108,7 @@ def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
     attention = max(start.heads_per_layer) * start.head_dim
     head_dim = dials.get("head_dim", start.head_dim)
     if "heads" in dials and "head_dim" not in dials:
-        head_dim = 8 * max(1, round(attention / dials["heads"] / 8))  # as kernels want it
+        head_dim = min(8 * max(1, round(attention / dials["heads"] / 8)), LIMITS["head_dim"])  # as kernels want it
     kept = {"layers": start.num_hidden_layers}
     if free != "width":
         heads = whole_groups(start, attention / head_dim)
@@ -224,8 +224,8 @@ def cost_of(config: LeanConfig, length: int | None = None, start: LeanConfig | N
         start_flops = flops_per_unit(start, start.count_flops(length))
         over_start = (parameters.total / start.count_parameters().total, flops_per_unit(config, flops) / start_flops)
     memory = training_memory(config, StepSetting(length=length))
-    cache = config.kv_bytes_per_token(SIZE)
-    return Candidate(config, parameters, flops, memory, cache, advise(config, start), *over_start)
+    kv_bytes = config.kv_bytes_per_token(SIZE)
+    return Candidate(config, parameters, flops, memory, kv_bytes, advise(config, start), *over_start)
 
 
 # Solving one dial
@@ -259,7 +259,8 @@ def solve_value(load: Callable[[int], float], free: str, goal: Goal) -> int:
         value = max(1, step * int(exact / step + (0.5 if goal.slack else 0)))
         if goal.is_met(load(value)):
             break
-    return value - 1 if value > 1 and load(value) - 1 > goal.slack else value  # a load that goes in steps
+    overshoots = load(value) - 1 > goal.slack  # a load that goes in steps
+    return value - 1 if value > 1 and overshoots else value
 
 
 def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goal: Goal) -> LeanConfig:
@@ -271,11 +272,11 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goal: Goal) ->
     if free is None:
         return shape_at(base, dials)
 
-    def load(value: int) -> float:
-        return goal.load(shape_at(base, dials, free, value))
+    def load_of(dials: Dials, free: str) -> Callable[[int], float]:
+        return lambda value: goal.load(shape_at(base, dials, free, value))
 
     if free == "width":
-        exact = solve_dial(load, LIMITS[free], TOLERANCE)
+        exact = solve_dial(load_of(dials, free), LIMITS[free], TOLERANCE)
         multiples = (step * round(exact / step) for step in ROUND_STEPS)
         rounded = next((multiple for multiple in multiples if abs(multiple / exact - 1) <= 0.04), None)
         if "heads" not in dials:
@@ -283,7 +284,7 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goal: Goal) ->
             dials = dials | {"heads": whole_groups(base, width / dials.get("head_dim", base.head_dim))}
         if rounded is not None and "mlp" not in dials:
             dials, free = dials | {"width": rounded}, "mlp"
-    return shape_at(base, dials, free, solve_value(load, free, goal))
+    return shape_at(base, dials, free, solve_value(load_of(dials, free), free, goal))
 
 
 # The walk
@@ -356,6 +357,8 @@ def spread(shapes: list[Candidate], rows: int) -> list[Candidate]:
 
 
 def goal_of(params: float | None, flops: float | None, length: int | None, start: LeanConfig | None) -> Goal | None:
+    """What is asked for: a size, else that of the start; None for neither."""
+
     def parameters(config: LeanConfig) -> float:
         return config.count_parameters().total
 
@@ -363,7 +366,9 @@ def goal_of(params: float | None, flops: float | None, length: int | None, start
         return Goal("--params", params, parameters)
     if flops is not None:
         return Goal("--flops", flops, lambda config: flops_per_unit(config, config.count_flops(length)))
-    return start and Goal("the parameters of --like,", parameters(start), parameters, TOLERANCE)
+    if start is not None:
+        return Goal("the parameters of --like,", parameters(start), parameters, TOLERANCE)
+    return None
 
 
 def plan(
@@ -397,6 +402,7 @@ def plan(
             if dials["width"] % dials["heads"]:
                 raise ValueError("--heads: does not divide --width; give --head-dim, too")
             dials["head_dim"] = dials["width"] // dials["heads"]
+        check_dials(dials, base)  # the head size may follow from the others
         return [cost_of(shape_at(base, dials), length, start)]
     if goal is None:
         raise ValueError("nothing to plan for: give --params, --flops or --like SHAPE")

@@ -48,9 +48,9 @@ def reason_of(candidate: Candidate) -> str:
     """Why a row is recommended, and how little that may mean."""
     off = distance(candidate)
     if modality_of(candidate.config) is IMAGES:
-        source, text = ("sovit", f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%")
+        source, text = "sovit", f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
     else:
-        source, text = ("fit", f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off")
+        source, text = "fit", f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off"
     outside = " (outside the sizes that it measured)" if candidate.advice[source].outside else ""
     return f"nearest to {text}{outside}"
 

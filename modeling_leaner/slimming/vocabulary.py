@@ -16,10 +16,7 @@ TEXTS_AT_ONCE = 1024
 
 
 def keep_tokens(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Iterable[str],
-    size: int,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], size: int
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model and a tokenizer with `size` tokens: the special ones, ASCII characters, and the commonest of the texts.
 
@@ -43,10 +40,10 @@ def keep_tokens(
     counts = Counter(token_ids(tokenizer, texts))
     by_use = sorted(set(vocabulary.values()) - needed, key=lambda index: (-counts[index], index))
     kept = sorted(needed | set(by_use[: size - len(needed)]))
-    return with_rows(model, kept), with_tokens(tokenizer, document, kept)
+    return cut_model(model, kept), cut_tokenizer(tokenizer, document, kept)
 
 
-def with_tokens(tokenizer: PreTrainedTokenizerBase, document: dict, kept: list[int]) -> PreTrainedTokenizerBase:
+def cut_tokenizer(tokenizer: PreTrainedTokenizerBase, document: dict, kept: list[int]) -> PreTrainedTokenizerBase:
     """The tokenizer with these tokens, numbered anew in their order; `document` is its tokenizer.json."""
     new_ids = {old: new for new, old in enumerate(kept)}
     vocabulary = document["model"]["vocab"]
@@ -78,7 +75,7 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Itera
             yield from ids
 
 
-def with_rows(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
+def cut_model(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
     """The model with these rows of its embeddings, and of all that has one value per token."""
     config = type(model.config).from_dict({**model.config.to_dict(), "vocab_size": len(kept)})
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):

@@ -35,6 +35,7 @@ from modeling_leaner.terminal import plain_console, quiet_libraries
 
 from ..data.sources import Rows, evenly, load_split
 from ..running.results import environment, processor_flags
+from ..tasks.embedding import unit_vectors
 
 
 class Source(NamedTuple):
@@ -75,12 +76,6 @@ RANKS = 10
 Encode = Callable[[list[str]], np.ndarray]
 
 
-def unit(embeddings: np.ndarray) -> np.ndarray:
-    """(N, D), each of length one, in float64."""
-    embeddings = embeddings.astype(np.float64)
-    return embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
-
-
 @dataclass(frozen=True)
 class Pairs:
     """Pairs of sentences with human ratings (N); an output is the cosine of a pair."""
@@ -90,7 +85,7 @@ class Pairs:
     ratings: np.ndarray
 
     def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
-        return (unit(encode(self.first)) * unit(encode(self.second))).sum(axis=1)
+        return (unit_vectors(encode(self.first)) * unit_vectors(encode(self.second))).sum(axis=1)
 
     def score(self, outputs: np.ndarray, rows: np.ndarray | slice = slice(None)) -> float:
         """Spearman's correlation; NaN if the cosines or the ratings are constant."""
@@ -115,8 +110,8 @@ class Questions(MeanOfRows):
     same_index: bool = False
 
     def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
-        index = unit((reference if self.same_index else encode)(self.sentences))
-        similarity = unit(encode(self.questions)) @ index.T
+        index = unit_vectors((reference if self.same_index else encode)(self.sentences))
+        similarity = unit_vectors(encode(self.questions)) @ index.T
         own = similarity[np.arange(len(self.questions)), self.answers]
         ranks = 1 + (similarity > own[:, None] + 1e-9).sum(axis=1)
         return np.where(ranks <= RANKS, 1 / ranks, 0.0)
@@ -133,8 +128,8 @@ class Labelled(MeanOfRows):
 
     def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
-        probe.fit(unit(encode(self.train)), self.train_labels)
-        return (probe.predict(unit(encode(self.texts))) == self.labels).astype(float)
+        probe.fit(unit_vectors(encode(self.train)), self.train_labels)
+        return (probe.predict(unit_vectors(encode(self.texts))) == self.labels).astype(float)
 
 
 @dataclass(frozen=True)
@@ -144,7 +139,7 @@ class Sentences(MeanOfRows):
     texts: list[str]
 
     def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
-        return (unit(encode(self.texts)) * unit(reference(self.texts))).sum(axis=1)
+        return (unit_vectors(encode(self.texts)) * unit_vectors(reference(self.texts))).sum(axis=1)
 
 
 # Rows

@@ -99,6 +99,8 @@ class Processes:
 class LocalRun(subprocess.Popen):
     """A training, and its `device`; `poll` gives its exit status."""
 
+    device: str | None = None
+
     def interrupt(self) -> None:
         """Asks it to save a checkpoint and to end, as Ctrl-C does."""
         self.send_signal(signal.SIGINT)

@@ -178,11 +178,6 @@ def machine_name(processor: str | None, threads: int | None) -> str:
     return f"{processor}, {threads} thread{'' if threads == 1 else 's'}"
 
 
-def computed_on(device: str | None, processor: str | None, threads: int | None) -> str:
-    """The device that computed, in words: the GPU, or the processor and its threads."""
-    return machine_name(processor, threads) if device in (None, "cpu") else device
-
-
 def used_gpus() -> list[int]:
     """Indices of the CUDA devices on which this process has allocated memory."""
     return [index for index in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(index) > 0]
