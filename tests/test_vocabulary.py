@@ -53,7 +53,7 @@ def test_it_learns_from_the_original_which_reads_its_own_tokens(cut, tmp_path):
     train.main([*TRAIN, "--eval_split", "none", "--logging_steps", "1", *map(str, words), "--data_files", files])
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     first = next(line["loss"] for line in lines if "loss" in line)
-    assert first < 0.1  # 1 - cosine: the student began as the original
+    assert first < 1e-5  # 1 - cosine: the student began as the original
 
 
 def test_what_cannot_be_cut(cut, tmp_path):
