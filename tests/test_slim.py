@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from encoders import save_sentence_encoder
 from huggingface_hub import ModelCard
 from modeling_leaner.training import slim
@@ -33,6 +35,8 @@ from typer.testing import CliRunner
 
 from modeling_leaner import LeanBERTModel
 from modeling_leaner.cli.app import app
+from modeling_leaner.conversion import load_lean
+from modeling_leaner.hub import load_processors
 from modeling_leaner.slimming.slim import Target
 
 
@@ -143,6 +147,19 @@ def test_tokens_of_one_row_are_drawn_together():
     once = slim.interval_of(kind, scored, rows)
     assert once == slim.interval_of(kind, np.repeat(scored, 50, axis=1), np.repeat(rows, 50))
     assert once[1] - once[0] > 0.2
+
+
+def test_every_line_of_an_article_is_read_by_an_encoder(tmp_path):
+    save_sentence_encoder(tmp_path / "encoder")
+    model, (processor, *_) = load_lean(tmp_path / "encoder"), load_processors(tmp_path / "encoder")
+    articles = Dataset.from_dict({"text": [f"line one of {number}\n\nline two of {number}\n" for number in range(40)]})
+    articles.to_parquet(tmp_path / "articles.parquet")
+    settings = SimpleNamespace(
+        data=[str(tmp_path / "articles.parquet")], column=None, label_column=None, seed=0, max_length=16
+    )
+    rows = slim.read_rows(settings, model, processor, slim.ENCODER)
+    assert len(rows.train) + len(rows.held_out) == 80
+    assert sorted(rows.contents)[0] == "line one of 0"
 
 
 def test_a_plain_encoder_is_its_lean_twin(tmp_path, rows):

@@ -270,6 +270,8 @@ def rows_with_content(data: Sequence[str], column: str | None, model: LeanPreTra
 def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object, kind: Kind) -> Rows:
     """The rows of `--data`. Raises ValueError for too few rows, no such column, or a label that is no class."""
     rows, column = rows_with_content(settings.data, settings.column, model)
+    if kind is ENCODER or kind.is_language_model:
+        rows = rows.map(partial(lines_of, column=column), batched=True, remove_columns=rows.column_names)
     label = settings.label_column
     if label is not None:
         if not kind.takes_labels:
@@ -311,6 +313,11 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
         contents,
         lengths,
     )
+
+
+def lines_of(batch: dict[str, list], column: str) -> dict[str, list[str]]:
+    """The lines of texts: the paragraphs of an article, of which otherwise only the beginning would be read."""
+    return {column: [line for text in batch[column] for line in text.splitlines() if line.strip()]}
 
 
 def class_of(label: object, model: LeanPreTrainedModel) -> int:
