@@ -12,10 +12,9 @@ from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import branches, runs, sweep
 from modeling_leaner.training.experiments.grid import Run, load_grid, reported
-from modeling_leaner.training.experiments.results import GridResults, load_results, read_rows
-from modeling_leaner.training.experiments.runs import check_grid, options_of_run, result_row
+from modeling_leaner.training.experiments.results import GridResults, load_results
+from modeling_leaner.training.experiments.runs import options_of_run, result_row
 from modeling_leaner.training.experiments.statistics import summarise
-from modeling_leaner.training.records.rows import ADDED, COLUMNS
 from modeling_leaner.training.running.run_folder import whole_checkpoints
 from training_data import documents, write_shape
 
@@ -124,7 +123,7 @@ def test_a_branch_ends_with_the_weights_of_a_whole_run(workshop):
 
 @pytest.mark.filterwarnings("ignore:Both num_training_steps and num_stable_steps")
 def test_a_row_of_a_branch(workshop):
-    """Tokens, FLOPs and what it began with; seconds are the trunk's until there and its own."""
+    """Tokens and FLOPs; seconds are the trunk's until there and its own."""
     grid = workshop()
     trunk = Run("trunk", "gpt.json", 1, 3e-3)
     branch = reported(grid, "gpt.json", 1, 3e-3, FIRST)
@@ -133,8 +132,7 @@ def test_a_row_of_a_branch(workshop):
     row, flops = rows[branch], branches.step_of(grid, "gpt.json").flops
     assert (row.branch, row.steps, row.tokens, row.training_flops) == (FIRST, 10, FIRST, 10 * flops)
     assert row.tokens_per_parameter == FIRST / row.parameters
-    assert row.begun_from == branches.origin_of(branch.folder(grid)) is not None
-    assert (rows[trunk].branch, rows[trunk].tokens, rows[trunk].begun_from) == (None, 16 * STEP, None)
+    assert (rows[trunk].branch, rows[trunk].tokens) == (None, 16 * STEP)
     before = json.loads((trunk.folder(grid) / "checkpoint-8" / "seconds.json").read_text())
     assert row.seconds > before > 0
 
@@ -194,7 +192,7 @@ def bench(workshop, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "TRAIN_COMMAND", [sys.executable, "-S", "stub.py"])
     monkeypatch.setattr(sweep, "POLL_SECONDS", 0.005)
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.setattr(sweep, "show", lambda *_: None)
+    monkeypatch.setattr(sweep, "show", lambda _: None)
 
     def run(*words, wanted=None, **changes):
         monkeypatch.setenv("STUB", json.dumps(wanted or {}))
@@ -282,14 +280,12 @@ def test_a_trunk_that_fails_has_the_branches_that_came_before(bench):
 
 
 def test_seeds_by_shape(bench):
-    """Fewer for one shape; its own are complete, and none that ran may be taken out."""
+    """Fewer for one shape; its own are complete."""
     Path("wide").mkdir()
     write_shape("gpt", Path("wide"), intermediate_size=32)
     changes = {"shapes": ["gpt.json", "wide/gpt.json"], "seeds_of": {"wide/gpt.json": [2]}}
     started = bench(**changes)
     assert [each for each in started if "wide" in each] == [each.replace("gpt", "wide-gpt") for each in all_names(2)]
-    with pytest.raises(SystemExit, match=r"seeds: expected \[1, 2\] of gpt.json"):
-        bench(**{**changes, "seeds_of": {"gpt.json": [1], "wide/gpt.json": [2]}})
     assert len(bench(**{**changes, "seeds_of": None})) == 3
 
 
@@ -298,7 +294,6 @@ def test_tuning_at_a_branch(workshop):
     grid = workshop(
         learning_rates=[1e-3, 2e-3], tuning={"seeds": [0, 9], "holdout": 2, "tokens": FIRST}, shapes=["gpt.json"]
     )
-    check_grid(grid)
     tuned = options_of_run(grid, Run("tune", "gpt.json", 9, 1e-3), "gpt.json")
     asked = options_of_run(grid, reported(grid, "gpt.json", 1, 1e-3, FIRST), "gpt.json")
     for key in ("--max_steps", "--warmup_steps", "--lr_scheduler_type"):
@@ -310,25 +305,11 @@ def test_tuning_at_a_branch(workshop):
     assert "--checkpoint_steps" not in tuned + asked and "--tuning_holdout" in tuned
 
 
-def test_rows_of_earlier_releases(workshop):
-    """Without the newer columns: they are unknown."""
-    grid = workshop(branches=None, overrides=None)
-    cells = {"phase": "report", "shape": "gpt.json", "seed": 1, "learning_rate": 3e-3, "status": "failed"}
-    old = [name for name in COLUMNS if name not in ADDED]
-    Path("old.csv").write_text(",".join(old) + "\n" + ",".join(str(cells.get(name, "")) for name in old) + "\n")
-    ((run, row),) = read_rows(Path("old.csv")).items()
-    assert run == reported(grid, "gpt.json", 1, 3e-3) and all(getattr(row, name) is None for name in ADDED)
-
-
 # What is refused
 
 
 def changed(**values):
     return {"overrides": {key: value for key, value in {**OVERRIDES, **values}.items() if value is not None}}
-
-
-RATES = {"learning_rates": [1e-3, 2e-3]}
-TUNED = {"seeds": [0, 9], "holdout": 2, "tokens": FIRST}
 
 
 @pytest.mark.parametrize(
@@ -346,16 +327,10 @@ TUNED = {"seeds": [0, 9], "holdout": 2, "tokens": FIRST}
             },
             "branches: expected a task whose rows are all as long",
         ),
-        ({**RATES, "tuning": {"seeds": [0, 9], "holdout": 2}}, "tuning.tokens: expected one of branches"),
-        ({**RATES, "tuning": {**TUNED, "overrides": {"max_steps": 12}}}, "tuning.overrides: max_steps"),
-        (
-            {**RATES, "tuning": TUNED, "branches": [FIRST, 50 * STEP], **changed(max_steps=40)},
-            "tuning.overrides: max_steps: expected a quarter or more",
-        ),
     ],
 )
 def test_refused_branches(bench, changes, message):
-    with pytest.raises(SystemExit, match=f"leaner sweep: grid.yaml: {message}"):
+    with pytest.raises(SystemExit, match=f"leaner sweep: grid.yaml: .*{message}"):
         bench(**changes)
     assert calls() == [] and not Path("out").exists()
 

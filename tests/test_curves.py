@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from command import leaner
-from modeling_leaner.training.experiments import timings
+from modeling_leaner.training.experiments import branches
 from modeling_leaner.training.experiments.grid import load_grid, reported
 from modeling_leaner.training.experiments.results import GridResults
 from modeling_leaner.training.experiments.statistics import interpolate, show, summarise
@@ -77,7 +77,7 @@ def made_up(grid, shapes=("deep.json", "lean.json")):
 
 def measured(seconds=SECONDS, tokens=STEP):
     shapes = {shape: {"seconds": each, "tokens": tokens} for shape, each in seconds.items()}
-    Path(timings.STEP_SECONDS).write_text(json.dumps({"shapes": shapes}))
+    Path(branches.STEP_SECONDS).write_text(json.dumps({"shapes": shapes}))
 
 
 def test_a_pair_at_equal_costs(grid):
@@ -104,9 +104,9 @@ def test_what_is_missing_is_not_read(grid, capsys):
     found = summarise(GridResults(grid, rows))
     pairs = {(each["equal"], each["branch"]): each["pairs"] for each in found["readings"]}
     assert pairs["tokens", BUDGETS[0]] == 2 and pairs["seconds", BUDGETS[-1]] == 0
-    show(found, grid)
+    show(found)
     said = capsys.readouterr().out
-    assert "lean.json − deep.json" in said and "FLOPs" in said and "–" in said
+    assert "lean.json deep.json" in said and "FLOPs" in said and "–" in said
     assert {each["pairs"] for each in summarise(GridResults(grid, {}))["readings"]} == {0}
 
 
@@ -114,13 +114,13 @@ def test_what_is_missing_is_not_read(grid, capsys):
     "text, message",
     [
         ('{"shapes": {"deep.json": {}}}', "step_seconds.json: shapes.deep.json.seconds: Field required"),
-        (None, "expected a step of deep.json of 512 tokens, got 256; leaner bench measures it"),
+        (None, "expected a step of deep.json of 512 tokens; leaner bench measures it"),
     ],
 )
 def test_times_of_another_form_or_another_step(grid, text, message):
     measured(tokens=256)
     if text is not None:
-        Path(timings.STEP_SECONDS).write_text(text)
+        Path(branches.STEP_SECONDS).write_text(text)
     with pytest.raises(ValueError, match=message):
         summarise(GridResults(grid, made_up(grid)))
 
@@ -128,16 +128,11 @@ def test_times_of_another_form_or_another_step(grid, text, message):
 def test_step_times_are_measured(grid, capsys):
     """Of the grid's own step; more layers take longer; what is written is what is read."""
     leaner("bench", "my.yaml", "--rounds", 3)
-    held = json.loads(Path(timings.STEP_SECONDS).read_text())
-    found = timings.step_seconds(grid)
+    held = json.loads(Path(branches.STEP_SECONDS).read_text())
+    found = branches.step_seconds(grid)
     assert found == {shape: each["seconds"] for shape, each in held["shapes"].items()} and set(found) == set(SECONDS)
     assert all(low <= each["seconds"] <= high for each in held["shapes"].values() for low, high in [each["quartiles"]])
     assert held["rounds"] == 3 and held["environment"]["torch"] and "deep.json: " in capsys.readouterr().err
-    capsys.readouterr()
-    with pytest.raises(SystemExit, match="^2$"):
-        leaner("bench", "my.yaml", "--rounds", 0)
-    refused = "leaner bench: Invalid value for '--rounds': Input should be greater than or equal to 3\n"
-    assert capsys.readouterr().err == refused
 
 
 def test_a_step_is_the_grids_own(grid, tmp_path):
@@ -146,7 +141,7 @@ def test_a_step_is_the_grids_own(grid, tmp_path):
     values["overrides"] |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "bf16": True}
     Path("my.yaml").write_text(yaml.safe_dump(values))
     changed = load_grid(Path("my.yaml"))
-    step = timings.training(changed, "lean.json")
+    step = branches.training_step(changed, "lean.json")
     assert step.inputs["input_ids"].shape == (4, 32) and step.autocast == torch.bfloat16 and step.accumulate == 4
     before = {name: value.clone() for name, value in step.model.named_parameters()}
     assert step.seconds() > 0

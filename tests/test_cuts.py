@@ -155,9 +155,7 @@ def test_a_sweep_trains_them(folder, capsys):
     """The random start has the shape of a cut and the tokenizer of the teacher."""
     assert sweep(Path("grid.yaml"), data_files=data())
     said = capsys.readouterr().out
-    names = [*(Path(cell).name for cell in CELLS), "2x4/config.json"]
-    assert [line.split()[0] for line in said.splitlines()[1:7]] == names
-    assert "difference from 2x4 over the same seeds" in said
+    assert [line.split()[0] for line in said.splitlines()[1:7]] == [*CELLS, "cells/2x4/config.json"]
     values = {run.shape: row.value for run, row in read_rows(Path("out/results.csv")).items()}
     assert set(values) == {*CELLS, "cells/2x4/config.json"}
     assert values["cells/2x4"] > values["cells/2x4/config.json"]
@@ -221,7 +219,6 @@ def test_an_interrupted_cut_has_no_weights(folder, monkeypatch):
     "changes, message",
     [
         ({"cuts": None}, "cut_from, cuts: expected both or neither"),
-        ({"cuts": CELLS | {"cells/other": {"layers": 1}}}, "cuts: expected folders among shapes, got cells/other"),
         ({"cuts": CELLS | {"cells/even": {"layer": 1}}}, "cuts.cells/even.layer"),
         ({"cuts": CELLS | {"cells/even": {"layers": 9}}}, "cuts: cells/even: layers: expected 1..4, got 9"),
         ({"cut_from": "nowhere/at-all"}, "cut_from: nowhere/at-all: "),

@@ -14,7 +14,6 @@ from modeling_leaner.training.records.rows import ADDED
 CARDS = Path(__file__).parent.parent / "model_cards"
 KINDS = {
     "results.json": records.RunResults,
-    "latency.json": records.LatencyFile,
     "step_seconds.json": records.StepTimes,
     "guesses.json": list[records.Guess],
 }

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,8 @@ from command import leaner
 from filelock import lock_descriptor
 from modeling_leaner.training.data.sources import load_training
 from modeling_leaner.training.experiments import runs, sweep
-from modeling_leaner.training.experiments.grid import GridError, Run, load_grid
+from modeling_leaner.training.experiments.grid import Run, load_grid
 from modeling_leaner.training.experiments.results import COLUMNS, read_rows
-from modeling_leaner.training.experiments.runs import check_settings
 from modeling_leaner.training.settings import RecipeArguments
 
 
@@ -86,8 +85,7 @@ class Bench:
             "baseline": BASE,
             "seeds": [1, 2],
             "learning_rates": [3e-4, 1e-3, 3e-3],
-            "tuning": {"seed": 0, "holdout": 50, "overrides": {"max_steps": 30}},
-            "unsound_tuning": "one seed",
+            "tuning": {"seeds": [0], "holdout": 50, "overrides": {"max_steps": 30}},
             "overrides": {"max_steps": 60, "bf16": True, "label_names": ["a", "b"], "data_files": {"train": "x.csv"}},
             "output_dir": "out",
         }
@@ -157,7 +155,7 @@ def options(call):
 
 def test_each_shape_is_reported_at_its_own_best_rate(bench, capsys):
     bench.want(best={BASE: 1e-3, LEAN: 2.5e-3})
-    bench.run(tuning={"seed": 0, "holdout": 50, "extend": 0})
+    bench.run(tuning={"seeds": [0], "holdout": 50, "extend": 0})
     report = [row for row in bench.rows() if row["phase"] == "report"]
     assert {(row["shape"], row["seed"], row["learning_rate"]) for row in report} == {
         *((BASE, seed, "0.001") for seed in "12"),
@@ -211,8 +209,6 @@ def test_one_learning_rate_needs_no_tuning(bench):
     bench.run(learning_rates=["1e-3"], tuning=None)
     assert [call["name"].split("-")[0] for call in bench.calls()] == ["report"] * 4
     assert {row["learning_rate"] for row in bench.rows()} == {"0.001"}
-    bench.run(learning_rates=[1e-3, 2e-3], tuning={"seed": 0, "holdout": 5})  # more of them may be added
-    assert len(bench.rows()) == 4 + 2 * 3
 
 
 # Rows, restarts, failures
@@ -294,7 +290,7 @@ def test_a_failed_run_is_a_row_and_is_tried_again(bench, capsys):
     failing = ["tune-vit-tiny-seed0-lr0.003", "report-vit-lean-tiny-seed2-lr0.001"]
     bench.want(best={BASE: 3e-3}, fail=failing)
     with pytest.raises(SystemExit) as exit:
-        bench.run(tuning={"seed": 0, "holdout": 5, "extend": 0})
+        bench.run(tuning={"seeds": [0], "holdout": 5, "extend": 0})
     assert exit.value.code == 1
     failed = [row for row in bench.rows() if row["status"] == "failed"]
     assert [(row["phase"], row["shape"], row["value"]) for row in failed] == [("tune", BASE, ""), ("report", LEAN, "")]
@@ -331,39 +327,14 @@ def test_no_rate_of_a_shape_finishes(bench):
     assert bench.summary()[BASE]["n"] == 2
 
 
-@pytest.mark.parametrize(
-    "recipe, metric, overrides, known",
-    [
-        ("cola", "accuracy", {}, False),
-        ("cola", "accuracy", {"metric": "accuracy"}, True),
-        ("listops-short", "pearson", {}, True),  # whether its labels are numbers is known only from the rows
-    ],
-)
-def test_the_metric_is_the_one_that_counts_or_the_loss(bench, recipe, metric, overrides, known):
-    changes = {"recipe": recipe, "shapes": ["bert/nano"], "baseline": "bert/nano", "metric": metric, "tuning": None}
-    changes |= {"learning_rates": [1e-3], "overrides": overrides or None}
-    Path("grid.yaml").write_text(yaml.safe_dump({**bench.grid, **changes}))
-    grid = load_grid(Path("grid.yaml"))
-    with nullcontext() if known else pytest.raises(GridError, match="^metric: "):
-        check_settings(grid)
-
-
-@pytest.mark.parametrize(
-    "log, reason",
-    [
-        (b"leaner train: no such file\nUserWarning: a semaphore leaked\n", "leaner train: no such file"),
-        (b"Killed\r 40%|####      | 2/5 [00:01<?, ?it/s]\r100%|####| 5/5 [00:03<00:00]\n", "Killed"),
-        (b"", "exit status 1"),
-    ],
-)
-def test_the_reason_of_a_failure_is_no_progress_bar(tmp_path, log, reason):
-    (tmp_path / "run.log").write_bytes(log)
-    assert sweep._reason(1, tmp_path / "run.log") == reason
-    assert sweep._reason(-9, tmp_path / "run.log") == "exit status -9"
-    with (tmp_path / "run.log").open("ab") as file:  # a later attempt
-        begin = file.tell()
-        file.write(b"TypeError: b\n")
-    assert sweep._reason(1, tmp_path / "run.log", begin) == "TypeError: b"
+def test_the_reason_of_a_failure_is_its_last_error(tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text("ValueError: of an earlier attempt\n")
+    with log.open("a") as file:
+        file.write("leaner train: no such file\r 40%|####  | 2/5\nUserWarning: a semaphore leaked\n")
+    assert sweep._reason(1, log) == "leaner train: no such file" and sweep._reason(-9, log) == "exit status -9"
+    log.write_text("Killed\n")
+    assert sweep._reason(1, log) == "exit status 1"
 
 
 # Processes
@@ -473,12 +444,9 @@ def test_runs_share_out_the_cores(bench, monkeypatch, jobs, wanted, threads):
         ({"shapes": [BASE, "vit/leantiny"]}, r"shapes: .* got vit/leantiny; did you mean vit/lean-tiny\?"),
         ({"baseline": "vit/base"}, "baseline: expected shapes of the grid, got vit/base"),
         ({"seeds": [2, True]}, "seeds.1: "),
-        ({"learning_rates": [1e-3, 1e-4]}, "learning_rates: .*expected increasing"),
         ({"tuning": None}, "tuning: missing, expected "),
-        ({"tuning": {"seed": 0, "holdout": 5, "extent": 1}}, r"tuning.extent: unknown .*did you mean extend\?"),
         ({"tuning": {"seeds": [0, 1, 2], "holdout": 5}}, "tuning.seeds: expected seeds that are not in seeds"),
         ({"overrides": {"seed": 1}}, "overrides: .*expected none of shape, seed, "),
-        ({"margin": 0.01}, "margin, test: expected both or neither"),
         ({"metric": "accurracy"}, "metric: expected accuracy or loss, got accurracy"),
         ({"publish": {"vit/tiny": "a/b"}}, "publish.vit/tiny: .*expected a folder's name"),
     ],
@@ -488,17 +456,11 @@ def test_refused_grids(bench, changes, message):
     assert bench.calls() == [] and not bench.output.exists()
 
 
-def test_a_file_that_is_no_grid(bench):
-    Path("grid.yaml").write_text("[1, 2]")
-    with pytest.raises(SystemExit, match="^leaner sweep: grid.yaml: expected keys and values, got list"):
-        leaner("sweep", "grid.yaml")
-
-
 @pytest.mark.parametrize(
     "changes",
     [
         {"overrides": None},
-        {"tuning": {"seed": 0, "holdout": 50, "overrides": {"max_steps": 31}}},
+        {"tuning": {"seeds": [0], "holdout": 50, "overrides": {"max_steps": 31}}},
         {"contrasts": [[LEAN, BASE]]},
         {"seeds": [1]},
         {"learning_rates": [1e-3, 3e-3]},
@@ -510,7 +472,7 @@ def test_another_grid_is_refused(bench, changes):
     with pytest.MonkeyPatch.context() as patch:  # one run is enough
         run = Run("tune", BASE, 0, 1e-3)
         patch.setattr(sweep, "missing_runs", lambda results: [] if run in results.rows else [run])
-        patch.setattr(sweep, "show", lambda *_: None)
+        patch.setattr(sweep, "show", lambda _: None)
         with pytest.raises(SystemExit):
             leaner("sweep", "grid.yaml")
     bench.calls()
@@ -559,9 +521,6 @@ def test_broken_rows_are_refused(bench):
     results = bench.output / "results.csv"
     results.write_text(results.read_text().replace("report,vit/tiny,1,", "report,vit/tiny,one,"))
     assert "results.csv: line 4: seed: " in refuses(bench)
-
-
-# Statistics
 
 
 def test_the_training_is_a_module():

@@ -245,15 +245,15 @@ def bench(
 
     Example: leaner bench --shapes bert/tiny --phases inference
 
-    Every combination of the lists is measured. A grid file times the grid's shapes and writes latency.json, and
-    step_seconds.json if it has branches, beside its rows.
+    Every combination of the lists is measured. A grid file with branches times their training steps and writes
+    step_seconds.json beside its rows.
     """
     if models and models[0].endswith((".yaml", ".yml")):
         if len(models) > 1:
             context.fail("expected one grid file, or models")
         with slow_imports():
-            from ..training.experiments.timings import time_grid
-        time_grid(Path(models[0]), rounds)
+            from ..training.experiments.branches import time_steps
+        time_steps(Path(models[0]), rounds)
         return
     for shape in [*shapes, *(models or [])]:
         check_shape(shape)

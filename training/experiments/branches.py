@@ -3,29 +3,39 @@
 A branch of B tokens takes over the trunk's checkpoint at four fifths of B and lets the learning rate fall to zero over
 the last fifth (warm-up, stable, decay; transformers' `warmup_stable_decay`). It ends with the very weights of a run of
 B tokens by that schedule, four fifths of which the trunk has saved. A branch is a run folder of its own.
+
+`leaner bench GRID.yaml` times a training step of the shapes, for comparisons at equal seconds.
 """
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+import transformers
+
 from modeling_leaner.family import IMAGES
-from modeling_leaner.files import read_json, sha256, write_json
-from modeling_leaner.layers_leaner import WEIGHTS
+from modeling_leaner.files import read_json, write_json
+from modeling_leaner.models import quartiles, take_turns
 from modeling_leaner.planning.costs import training_flops
 from modeling_leaner.shapes import modality_of
 
+from .. import benchmarking
+from ..records import Environment, StepTime, StepTimes, checked
 from ..running.loading import recipe_config, shape_config, task_of
+from ..running.results import environment
 from ..running.run_folder import STARTED, whole_checkpoints, write_recipe
 from ..settings import RecipeArguments, parse, words_of
-from .grid import Grid, GridError
+from .grid import Grid, GridError, load_grid
 
 
 SCHEDULE = "warmup_stable_decay"
 PARTS = 5  # of a branch, of which the last one decays
-ORIGIN = "branch.json"  # in a branch's folder: the trunk's checkpoint that it was begun from
+STEP_SECONDS = "step_seconds.json"
+GRID_DEFAULTS = {"attn_implementation": "sdpa"}  # the default of recorded runs, so that later ones are comparable
 
 
 class Step(NamedTuple):
@@ -46,7 +56,7 @@ class Branch(NamedTuple):
 def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
     """The recipe with the grid's own overrides, for any phase. Raises GridError if they are refused."""
     try:
-        return parse(grid.recipe, ["--shape", shape, *words_of(grid.overrides or {})])
+        return parse(grid.recipe, ["--shape", shape, *words_of(GRID_DEFAULTS | (grid.overrides or {}))])
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
 
@@ -70,8 +80,8 @@ def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:
     """The branches of a shape by their tokens; none if the grid has none.
 
     Raises:
-        GridError: the schedule is another one or states steps of its own, the rows have no one length, or a branch
-            is no whole number of steps, begins before the warm-up ends, or lies beyond the trunk.
+        GridError: the schedule is another one, the rows have no one length, or a branch is no whole number of steps,
+            begins before the warm-up ends, or lies beyond the trunk.
     """
     if grid.branches is None:
         return {}
@@ -79,14 +89,8 @@ def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:
     step = step_of(grid, shape)
     if arguments.lr_scheduler_type != SCHEDULE:
         raise GridError(f"branches: expected lr_scheduler_type: {SCHEDULE}, got {arguments.lr_scheduler_type.value}")
-    stated = sorted({"num_decay_steps", "num_stable_steps"} & set(arguments.lr_scheduler_kwargs or {}))
-    if stated:
-        expected = "expected none, a branch decays over the last fifth of its steps"
-        raise GridError(f"lr_scheduler_kwargs: {', '.join(stated)}: {expected}")
     if step is None:
         raise GridError(f"branches: expected a task whose rows are all as long, got {arguments.task}")
-    if arguments.warmup_steps < 1 or arguments.max_steps < 1:
-        raise GridError("branches: expected warmup_steps and max_steps, the trunk's length, in steps")
     unit = PARTS * step.tokens
     found = {}
     for tokens in grid.branches:
@@ -107,13 +111,13 @@ def trunk_settings(grid: Grid, shape: str) -> dict[str, object]:
     # num_stable_steps follow the warm-up: the schedule never ends.
     schedule = {"num_decay_steps": 0, "num_stable_steps": arguments.max_steps}
     starts = [branch.start for branch in branches_of(grid, shape).values()]
-    return {"lr_scheduler_kwargs": {**(arguments.lr_scheduler_kwargs or {}), **schedule}, "checkpoint_steps": starts}
+    return {"lr_scheduler_kwargs": (arguments.lr_scheduler_kwargs or {}) | schedule, "checkpoint_steps": starts}
 
 
 def branch_settings(grid: Grid, shape: str, tokens: int) -> dict[str, object]:
     """What a branch, or a whole run by its schedule, is trained with beyond the grid's overrides."""
     branch = branches_of(grid, shape)[tokens]
-    schedule = {**(recipe_of(grid, shape).lr_scheduler_kwargs or {}), "num_decay_steps": branch.steps - branch.start}
+    schedule = (recipe_of(grid, shape).lr_scheduler_kwargs or {}) | {"num_decay_steps": branch.steps - branch.start}
     return {"max_steps": branch.steps, "lr_scheduler_kwargs": schedule}
 
 
@@ -140,11 +144,60 @@ def begin(folder: Path, trunk: Path, step: int, recipe: str, options: Sequence[s
     shutil.copytree(checkpoint, pending / checkpoint.name)
     shutil.copyfile(trunk / STARTED, pending / STARTED)
     write_recipe(pending, parse(recipe, options), recipe)
-    write_json(pending / ORIGIN, {"trunk": trunk.name, "step": step, "sha256": sha256(checkpoint / WEIGHTS)})
     os.replace(pending, folder)
 
 
-def origin_of(folder: Path) -> str | None:
-    """Hash of the weights that a branch was begun from; None for any other run."""
-    path = folder / ORIGIN
-    return read_json(path)["sha256"] if path.is_file() else None
+def training_step(grid: Grid, shape: str) -> benchmarking.Step:
+    """A training step as the grid trains the shape, on made-up rows; what the Trainer adds around it is left out."""
+    arguments = recipe_of(grid, shape)
+    config = recipe_config(arguments)
+    auto_class = getattr(transformers, f"AutoModel{task_of(arguments, config).head}")
+    model = auto_class.from_config(config, attn_implementation=arguments.attn_implementation)
+    rows = arguments.per_device_train_batch_size, step_of(grid, shape).row_tokens
+    return benchmarking.Step(
+        model,
+        benchmarking.made_up(config, *rows, arguments.mask_fraction),
+        torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=arguments.weight_decay),
+        torch.bfloat16 if arguments.bf16 else torch.float32,
+        arguments.gradient_accumulation_steps,
+        arguments.max_grad_norm,
+    )
+
+
+def time_steps(file: Path, rounds: int) -> None:
+    """Times the steps of a grid's shapes in turns, and writes the medians beside the grid's rows.
+
+    Raises:
+        ValueError: the grid is refused, or has no branches.
+    """
+    grid = load_grid(file)
+    if grid.branches is None:
+        raise GridError(f"{file}: branches: missing; only they are compared at equal seconds")
+    steps = [training_step(grid, shape).seconds for shape in grid.shapes]
+    timed = {
+        shape: StepTime(seconds=each.median, quartiles=[each.low, each.high], tokens=step_of(grid, shape).tokens)
+        for shape, each in zip(grid.shapes, quartiles(take_turns(steps, rounds)))
+    }
+    grid.path("").mkdir(parents=True, exist_ok=True)
+    measured = StepTimes(rounds=rounds, shapes=timed, environment=Environment(**environment()))
+    write_json(grid.path(STEP_SECONDS), measured.document())
+    for shape, timing in timed.items():
+        print(f"{shape}: {timing.seconds * 1e3:.1f} ms a step", file=sys.stderr)
+    print(grid.path(STEP_SECONDS))
+
+
+def step_seconds(grid: Grid) -> dict[str, float]:
+    """Seconds of a training step by shape, from step_seconds.json; none if they were not measured.
+
+    Raises:
+        ValueError: the file has another form, or its steps are not those of the grid.
+    """
+    path = grid.path(STEP_SECONDS)
+    if not path.is_file():
+        return {}
+    held = checked(StepTimes, read_json(path), path).shapes
+    for shape in grid.shapes:
+        step = step_of(grid, shape)
+        if shape not in held or held[shape].tokens != step.tokens:
+            raise GridError(f"{path}: expected a step of {shape} of {step.tokens} tokens; leaner bench measures it")
+    return {shape: timing.seconds for shape, timing in held.items()}

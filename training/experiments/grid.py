@@ -6,11 +6,11 @@ baseline: vit/tiny                  # one of them
 seeds: [1, 2, 3]
 seeds_of: {vit/lean-tiny: [1, 2]}   # fewer of them for some shapes; left out, all of them for all
 learning_rates: [3e-4, 1e-3, 3e-3]  # with a single one there is nothing to tune
-tuning: {seeds: [0, 4], holdout: 2000, extend: 3, overrides: {max_steps: 300}}  # in older files `seed: 0`
+tuning: {seeds: [0, 4], holdout: 2000, extend: 3, overrides: {max_steps: 300}}
 overrides: {max_steps: 600, warmup_steps: 60}  # settings of the training, the same for every run
 branches: [1228800, 3072000]        # tokens at which one long run ends as well (`branches.py`); left out, none
 contrasts: [[vit/lean-tiny, vit/tiny]]  # first minus second, fixed beforehand, corrected together; left out, none
-unsound_tuning: why the rates that were chosen may not be the best; left out, the tuning has to be sound
+unsound_tuning: why the rates that were chosen may not be the best, for the cards
 output_dir: runs/sweeps/fashion     # left out, runs/sweeps/<name of the grid file>
 data: what the rows are             # left out, the recipe's dataset; stated on the published cards
 data_files: train=FOLDER/a.parquet  # the values of --data_files for a copy in FOLDER; left out, FOLDER alone
@@ -21,19 +21,13 @@ start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a gr
 start_seed: 1                       # left out, each run's own; the seed in start_from whose weights all start from
 cut_from: runs/parent               # a trained model, for cuts; left out, none
 cuts: {runs/cut: {layers: 3}}       # folders among shapes made of it before the first run, see `cuts.py`
-length: 32                          # tokens that FLOPs and latency are of; left out, the longest that it trains on
-margin: 0.01                        # of the non-inferiority test, in the metric's units
-test: non-inferiority
+length: 32                          # tokens of a row as users have it; a note
+margin: 0.01                        # of the non-inferiority test, in the metric's units; left out, no test
+test: non-inferiority               # a note: the only one
 
-A tuning is *sound* if what it chooses may be expected to hold in the runs that it is for: two seeds or more; rates
-that are at most a factor of 2 apart; a quarter of the reported length or more; and the same schedule. The same
-schedule is the same warm-up in steps, not as a share of a length that differs; the same lr_scheduler_type; and the
-same lr_scheduler_kwargs, steps of decay among them. A cosine or a line to zero states no steps: it decays over the
-whole of whatever length, and being of the same type is enough. A grid with branches is tuned at one of them,
-`tuning: {tokens: 3072000}`: whole runs by the schedule of that branch, a fifth of which decays as in all of them.
+A grid with branches is tuned at one of them, `tuning: {tokens: 3072000}`: whole runs by the schedule of that branch.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable, Collection
@@ -82,11 +76,7 @@ def _that(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _differ(values: list) -> bool:
-    return all(values.count(value) == 1 for value in values)
-
-
-DIFFERENT = _that(_differ, "different values")
+DIFFERENT = _that(lambda values: all(values.count(value) == 1 for value in values), "different values")
 INCREASING = _that(lambda values: values == sorted(set(values)), "increasing numbers")
 FEW = Field(min_length=1)
 Text = Annotated[str, FEW]
@@ -95,16 +85,9 @@ Seeds = Annotated[list[NonNegativeInt], FEW, DIFFERENT]
 Settings = Annotated[
     dict[str, str | bool | int | float | list | dict],
     _that(lambda settings: settings.keys().isdisjoint(SET_BY_SWEEP), f"none of {', '.join(SET_BY_SWEEP)}"),
-    _that(lambda settings: json.dumps(settings, allow_nan=False, default=str), "finite numbers"),
 ]
-CutKeys = Annotated[
-    dict[Literal[CUT_KEYS], PositiveInt | Seeds],
-    _that(lambda cut: cut and all(isinstance(cut[name], list) == (name == "keep") for name in cut), "keep as a list"),
-]
-FolderNames = Annotated[
-    dict[str, Annotated[str, _that(lambda name: is_folder_name(name) and name != "grids", "a folder's name")]],
-    _that(lambda names: _differ([*names.values()]), "different names"),
-]
+CutKeys = dict[Literal[CUT_KEYS], PositiveInt | Seeds]
+FolderName = Annotated[str, _that(lambda name: is_folder_name(name) and name != "grids", "a folder's name")]
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
@@ -139,9 +122,9 @@ class Grid:
     cuts: dict[Text, CutKeys] | None = None
     length: PositiveInt | None = None
     data: Text | None = None
-    data_files: Annotated[str, _that(lambda files: "FOLDER" in files, "FOLDER in place of the folder")] | None = None
+    data_files: Text | None = None
     hub: bool = False
-    publish: FolderNames | None = None
+    publish: dict[str, FolderName] | None = None
     margin: Positive | None = None
     test: Literal["non-inferiority"] | None = None
     branches: Annotated[list[PositiveInt], FEW, INCREASING] | None = None
@@ -199,12 +182,8 @@ def load_grid(path: Path) -> Grid:
     """
     try:
         values = {"output_dir": f"runs/sweeps/{path.stem}", **read_yaml(path)}
-        values.pop("beside", None)  # of older files, as is `seed`
-        tuning = values.get("tuning")
-        if isinstance(tuning, dict):
-            if "seed" in tuning:
-                tuning = {"seeds": [tuning["seed"]], **{name: tuning[name] for name in tuning if name != "seed"}}
-            values["tuning"] = _read_keys(TuningKeys, tuning, "tuning.")
+        if isinstance(values.get("tuning"), dict):
+            values["tuning"] = _read_keys(TuningKeys, values["tuning"], "tuning.")
         grid = _read_keys(Grid, values)
         _check(grid)
     except (ValueError, OSError) as error:
@@ -226,30 +205,19 @@ def _read_keys(kind: type, values: dict, where: str = "") -> Any:
 
 def _check(grid: Grid) -> None:
     """Raises GridError if shapes are unknown, or keys do not fit together."""
-    unused = [folder for folder in grid.cuts or [] if not {folder, f"{folder}/config.json"} & set(grid.shapes)]
-    tuning = grid.tuning
+    tuning, several, cuts = grid.tuning, len(grid.learning_rates) > 1, grid.cuts or {}
     rules = {
-        "shapes: expected names that give different folder names": len({*map(slug, grid.shapes)}) == len(grid.shapes),
-        f"cuts: expected folders among shapes, got {', '.join(unused)}": not unused,
         "cut_from, cuts: expected both or neither": (grid.cut_from is None) == (grid.cuts is None),
-        "cuts: expected no start_from, whose weights would replace theirs": not (grid.cuts and grid.start_from),
-        "start_seed: expected the grid in start_from": grid.start_seed is None or grid.start_from is not None,
-        "margin, test: expected both or neither": (grid.margin is None) == (grid.test is None),
-        "seeds_of: expected some of seeds": all(
-            set(seeds) <= set(grid.seeds) for seeds in (grid.seeds_of or {}).values()
-        ),
-        "tuning: missing, expected seeds and holdout to choose among several learning_rates": tuning is not None
-        or len(grid.learning_rates) == 1,
-        "tuning.seeds: expected seeds that are not in seeds": tuning is None
-        or set(tuning.seeds).isdisjoint(grid.seeds),
-        "tuning.tokens: expected one of branches, and only with them": tuning is None
-        or tuning.tokens in (grid.branches or [None]),
+        "tuning: missing, expected seeds and holdout to choose among several learning_rates": tuning or not several,
+        "tuning.seeds: expected seeds that are not in seeds": not tuning or {*tuning.seeds}.isdisjoint(grid.seeds),
+        "tuning.tokens: expected one of branches": not tuning or tuning.tokens in (grid.branches or [None]),
     }
     for message, holds in rules.items():
         if not holds:
             raise GridError(message)
     for shape in grid.shapes:
-        if shape not in shape_names() and not os.path.exists(shape) and not is_made(grid, shape):
+        is_made = shape.removesuffix("/config.json") in cuts  # a cut, or its configuration, with new weights
+        if not (is_made or shape in shape_names() or os.path.exists(shape)):
             hint = did_you_mean(shape, shape_names())
             raise GridError(f"shapes: expected named shapes or paths, got {shape:.200}{hint}")
     named = {
@@ -269,46 +237,25 @@ def is_cut(grid: Grid, shape: str) -> bool:
     return shape in (grid.cuts or {})
 
 
-def is_made(grid: Grid, shape: str) -> bool:
-    """Whether a shape is one of the grid's cuts, or the configuration of one, which starts from new weights."""
-    return shape.removesuffix("/config.json") in (grid.cuts or {})
-
-
-def short_name(grid: Grid, shape: str) -> str:
-    """A shape in a table: a cut by the name of its folder, any other as the grid names it."""
-    if not is_made(grid, shape):
-        return shape
-    return str(Path(shape).relative_to(Path(shape.removesuffix("/config.json")).parent))
-
-
 def _holds(now: Any, before: Any) -> bool:
     """Whether a list or a dict has all that it had."""
     return before.items() <= now.items() if isinstance(before, dict) else set(before) <= set(now)
 
 
 def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
-    """Raises GridError if output_dir holds runs of another grid, or of other data.
+    """Raises GridError if output_dir holds finished runs of another grid, or of other data.
 
     Shapes, cuts, seeds and learning rates may be added, and what MAY_CHANGE names may change.
     """
     saved = grid.path("grid.yaml")
-    if not any(row.has_finished for row in rows) and not any(grid.path("runs").glob("*/*")):
-        return  # whatever failed wrote nothing yet, such as a misspelt setting
-    if not saved.exists():
-        raise GridError(f"output_dir: expected {saved} beside its runs; name another output_dir")
-    old = load_grid(saved)
+    if not saved.exists() or not any(row.has_finished for row in rows):
+        return
     check_same_data(grid, rows)
-    for name, before in asdict(old).items():
-        now = asdict(grid)[name]
-        if name in MAY_CHANGE or before == now or not (before or now):
-            continue
-        if name == "tuning" and before is None:  # nothing was tuned over a single learning rate
-            continue
-        if name not in MAY_GROW or not before or not now or not _holds(now, before):
-            raise GridError(f"{name}: expected {before} as in {saved}, got {now}; or name another output_dir")
-    for shape in {*old.shapes} & {*grid.shapes}:
-        if not {*old.seeds_for(shape)} <= {*grid.seeds_for(shape)}:
-            raise GridError(f"seeds: expected {old.seeds_for(shape)} of {shape} as in {saved}; or another output_dir")
+    now = asdict(grid)
+    for name, before in asdict(load_grid(saved)).items():
+        has_grown = name in MAY_GROW and before and now[name] and _holds(now[name], before)
+        if name not in MAY_CHANGE and before != now[name] and not has_grown:
+            raise GridError(f"{name}: expected {before} as in {saved}, got {now[name]}; or name another output_dir")
 
 
 def check_same_data(grid: Grid, rows: Collection[ResultRow]) -> None:
@@ -316,10 +263,8 @@ def check_same_data(grid: Grid, rows: Collection[ResultRow]) -> None:
     for phase in PHASES:
         read = {row.data_sha256 for row in rows if row.phase == phase and row.has_finished} - {None}
         if len(read) > 1:
-            raise GridError(
-                f"{grid.path('results.csv')}: data_sha256: runs of the phase {phase} were evaluated on "
-                f"{len(read)} different sets of rows; name another output_dir for other data"
-            )
+            where = f"{grid.path('results.csv')}: data_sha256: runs of the phase {phase} were evaluated on"
+            raise GridError(f"{where} {len(read)} different sets of rows; name another output_dir for other data")
 
 
 def write_grid(grid: Grid) -> None:

@@ -1,14 +1,12 @@
 """`leaner sweep GRID --engine ray`: the runs of a sweep on the machines of a Ray cluster.
 
 A run is a task, which trains in a worker of its own. If a worker or its machine is lost, Ray starts the task again on
-another, and it continues from the run's last checkpoint: so all machines have to share the folder of the sweep, and
-have it in the same place.
+another, and it continues from the run's last checkpoint: so all machines have to share the folder of the sweep, have
+it in the same place, and have the same version of this package.
 """
 
 import os
-import socket
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,9 +15,7 @@ from pathlib import Path
 import ray
 from filelock import FileLock
 from ray.exceptions import RayError, TaskCancelledError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from modeling_leaner import __version__
 from modeling_leaner.process import INTERRUPTED
 
 from ..running.run_folder import LOCK
@@ -28,8 +24,7 @@ from .runs import TRAIN_COMMAND, TRAIN_MODULE
 
 
 LOST_WORKERS = 10  # of one run, after which it has failed
-PATIENCE = 300  # seconds until a machine answers, and until a lost worker has let go of its run
-SHARED = ".shared"
+PATIENCE = 300  # seconds until a lost worker has let go of its run
 
 
 def train(words: list[str], log: Path, working_directory: str) -> int:
@@ -74,24 +69,17 @@ class RayCluster:
         jobs: runs at the same time; each gets its share of the processors, and one GPU if there are any.
 
     Raises:
-        GridError: there is no cluster; or a machine of it does not see the folder of the sweep, or has another version
-            of this package.
+        GridError: there is no cluster.
     """
 
-    def __init__(self, jobs: int, folder: Path):
+    def __init__(self, jobs: int):
         address = os.environ.get("RAY_ADDRESS") or "auto"
         try:
-            if ":" in address:  # Ray itself would try for minutes, and then end the process
-                host, _, port = address.rpartition(":")
-                socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except (OSError, ValueError, OverflowError, RuntimeError) as error:  # also another version of Ray or Python
+        except (OSError, ValueError, RuntimeError) as error:  # also another version of Ray or Python
             remedy = "ray start --head starts a cluster, or RAY_ADDRESS=HOST:PORT names one"
             raise GridError(f"--engine ray: {address}: {' '.join(str(error).split())}; {remedy}") from error
         machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        if not machines:
-            raise GridError("--engine ray: no machine of the cluster has a processor")
-        check_shared(machines, folder)
         share = share_of([int(node["Resources"]["CPU"]) for node in machines], jobs)
         gpus = int(any(node["Resources"].get("GPU") for node in machines))
         # max_calls: a process of its own for each run, so that none sees what another left behind
@@ -124,29 +112,3 @@ class RayRun:
 
     def interrupt(self) -> None:
         ray.cancel(self.task)
-
-
-def seen_by(folder: Path, working_directory: str) -> str:
-    """The version of this package on a machine, and what it sees in the folder of the sweep."""
-    os.chdir(working_directory)
-    return f"modeling_leaner {__version__} {(folder / SHARED).read_text()}"
-
-
-def check_shared(machines: list[dict], folder: Path) -> None:
-    """Raises GridError for a machine that does not see the folder of the sweep, or has another version."""
-    content = f"{os.getpid()} {time.time()}"
-    (folder / SHARED).write_text(content)
-    ask = ray.remote(num_cpus=0)(seen_by)
-    try:
-        for machine in machines:
-            there = NodeAffinitySchedulingStrategy(machine["NodeID"], soft=False)
-            answer = ask.options(scheduling_strategy=there).remote(folder, os.getcwd())
-            try:
-                found = ray.get(answer, timeout=PATIENCE)
-            except RayError as error:
-                found = " ".join(str(error).split())[-200:]
-            if found != f"modeling_leaner {__version__} {content}":
-                expected = f"expected {folder} of this machine, shared, and modeling_leaner {__version__}"
-                raise GridError(f"--engine ray: {machine['NodeManagerAddress']}: {found}; {expected}")
-    finally:
-        (folder / SHARED).unlink()

@@ -14,8 +14,8 @@ from modeling_leaner.files import read_json
 from ..records import Guess, ResultRow, checked
 from ..records.rows import COLUMNS
 from .baselines import GUESSES
+from .branches import step_seconds
 from .grid import Grid, GridError, Run, load_grid
-from .timings import step_seconds
 
 
 RowsByRun = dict[Run, ResultRow]
@@ -213,8 +213,8 @@ class GridResults:
         return max(known, key=lambda guess: gain(guess.value, run.higher_is_better), default=None)
 
     @cached_property
-    def step_seconds(self) -> dict[str, float] | None:
-        """Seconds of a training step by shape; None where they were not measured."""
+    def step_seconds(self) -> dict[str, float]:
+        """Seconds of a training step by shape; none where they were not measured."""
         return step_seconds(self.grid)
 
 

@@ -4,11 +4,9 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from enum import Enum
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modeling_leaner.files import read_json
 from modeling_leaner.layers_leaner import WEIGHTS
@@ -19,27 +17,13 @@ from ..records.results import RESULTS
 from ..running.loading import task_of
 from ..settings import RecipeArguments, parse, words_of
 from ..tasks import TASKS
-from .branches import (
-    begin,
-    branch_settings,
-    branches_of,
-    checkpoint_of,
-    origin_of,
-    step_of,
-    trunk_settings,
-)
+from .branches import GRID_DEFAULTS, begin, branch_settings, branches_of, checkpoint_of, step_of, trunk_settings
 from .grid import PHASES, Grid, GridError, Run, reported
-
-
-if TYPE_CHECKING:
-    from .results import GridResults
+from .results import GridResults
 
 
 TRAIN_MODULE = "modeling_leaner.training.train"
 TRAIN_COMMAND = [sys.executable, "-m", TRAIN_MODULE]
-GRID_DEFAULTS = {"attn_implementation": "sdpa"}  # the default of recorded runs, so that later ones are comparable
-MAX_FACTOR = 2  # of a sound tuning: between neighbouring learning rates
-MIN_LENGTH = 1 / 4  # of a sound tuning: its length over that of the reported runs
 
 
 # Settings
@@ -71,9 +55,7 @@ def options_of_run(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) 
     return [*options, *words_of(overrides), *local]
 
 
-def run_arguments(
-    grid: Grid, shape: str, phase: str = "report", branch: int | None = None, local: Sequence[str] = ()
-) -> RecipeArguments:
+def run_arguments(grid: Grid, shape: str, phase: str = "report", local: Sequence[str] = ()) -> RecipeArguments:
     """What a shape's first run of a phase is trained with; to report, the longest branch.
 
     `local` are the options for this machine's copy of the rows.
@@ -82,7 +64,7 @@ def run_arguments(
         GridError: the recipe or the settings are refused, or the shape's family is not for the task.
     """
     seed = grid.tuning.seeds[0] if phase == "tune" else grid.seeds[0]
-    run = reported(grid, shape, seed, grid.learning_rates[0], branch)
+    run = reported(grid, shape, seed, grid.learning_rates[0])
     if phase != "report":
         run = run._replace(phase=phase, branch=None)
     try:
@@ -95,58 +77,13 @@ def run_arguments(
 
 def check_settings(grid: Grid) -> None:
     """Raises GridError where the training refuses the settings of a phase or a shape, or compares another metric."""
-    present = {"tune": grid.tuning is not None, "trunk": grid.branches is not None, "report": True}
+    phases = ["report"] + ["tune"] * (grid.tuning is not None) + ["trunk"] * (grid.branches is not None)
     for shape in grid.shapes:
-        for phase in PHASES:
-            if present[phase]:
-                run_arguments(grid, shape, phase)
-    arguments = run_arguments(grid, grid.baseline)
-    known = dict.fromkeys([*TASKS[arguments.task].main_metrics_of(arguments), "loss"])
-    if grid.metric is not None and grid.metric not in known:
-        remedy = "to compare by another one of the task, set metric in the recipe or overrides"
-        raise GridError(f"metric: expected {' or '.join(known)}, got {grid.metric}; {remedy}")
-
-
-def check_grid(grid: Grid) -> None:
-    """Raises GridError, before anything is trained, for branches that cannot be, or a tuning that is not sound.
-
-    `grid.py` says what a sound tuning is; nothing is asked of one that states why it is unsound.
-    """
-    for shape in grid.shapes:
-        branches_of(grid, shape)
-    if grid.tuning is None or len(grid.learning_rates) == 1 or grid.unsound_tuning is not None:
-        return
-    reason = _unsound(grid)
-    if reason is not None:
-        raise GridError(f"{reason}; or say in unsound_tuning why the rates may not be the best")
-
-
-def _unsound(grid: Grid) -> str | None:
-    """What a tuning lacks to be sound; None where it lacks nothing."""
-    if len(grid.tuning.seeds) < 2:
-        return f"tuning.seeds: expected two seeds or more, got {grid.tuning.seeds}"
-    for lower, higher in pairwise(grid.learning_rates):
-        if higher > lower * MAX_FACTOR * (1 + 1e-9):
-            return f"learning_rates: expected a factor of 2 or less, got {lower:g} and {higher:g}"
-    tuned = run_arguments(grid, grid.shapes[0], "tune")
-    longest = run_arguments(grid, grid.shapes[0])
-    counterpart = run_arguments(grid, grid.shapes[0], branch=grid.tuning.tokens)
-    keys = ["warmup_steps", "lr_scheduler_type", "lr_scheduler_kwargs"] + ["max_steps"] * (grid.branches is not None)
-    for key in keys:
-        here, there = (getattr(arguments, key) or None for arguments in (tuned, counterpart))
-        if here != there:
-            here, there = (value.value if isinstance(value, Enum) else value for value in (here, there))
-            return f"tuning.overrides: {key} is {here}, and {there} in the reported runs"
-    if 0 < counterpart.warmup_steps < 1:
-        return f"warmup_steps: expected steps, the same in tuning, got {counterpart.warmup_steps:g}"
-    if (tuned.max_steps > 0) != (longest.max_steps > 0):
-        return "max_steps: expected in overrides and tuning.overrides, or in neither"
-    unit = "max_steps" if counterpart.max_steps > 0 else "num_train_epochs"
-    short, long = getattr(tuned, unit), getattr(longest, unit)
-    if short < MIN_LENGTH * long:
-        expected = f"a quarter or more of the {long:g} of the reported runs"
-        return f"tuning.overrides: {unit}: expected {expected}, got {short:g}"
-    return None
+        for phase in phases:
+            arguments = run_arguments(grid, shape, phase)
+    known = [*TASKS[arguments.task].main_metrics_of(arguments), "loss"]
+    if grid.metric not in (None, *known):
+        raise GridError(f"metric: expected {' or '.join(known)}, got {grid.metric}")
 
 
 # Which runs, and their commands
@@ -168,7 +105,7 @@ def sort_key(run: Run) -> tuple:
     return PHASES.index(run.phase), run.shape, run.seed, run.learning_rate, run.branch or 0
 
 
-def missing_runs(results: "GridResults") -> list[Run]:
+def missing_runs(results: GridResults) -> list[Run]:
     """The runs without a row, in the order to start them: those of the tuning, and once it is over those to report.
 
     In a grid with branches each seed has its trunks first and then its branches, so that its pairs are complete early;
@@ -184,7 +121,7 @@ def missing_runs(results: "GridResults") -> list[Run]:
     return [run for run in runs if run not in results.rows and not is_lost(results, run)]
 
 
-def is_lost(results: "GridResults", run: Run) -> bool:
+def is_lost(results: GridResults, run: Run) -> bool:
     """Whether a run is a branch whose trunk failed before the checkpoint that it begins from."""
     trunk = results.rows.get(run.trunk)
     if run.branch is None or trunk is None or trunk.has_finished:
@@ -193,13 +130,13 @@ def is_lost(results: "GridResults", run: Run) -> bool:
     return checkpoint_of(run.trunk.folder(results.grid), start) is None
 
 
-def shape_option(results: "GridResults", run: Run) -> str:
+def shape_option(results: GridResults, run: Run) -> str:
     """A run's `--shape`: the shape, or with `start_from` the folder of its weights there, or of their published copy.
 
     Their seed is `start_seed`; without it the first one there for a tuning run, and the run's own for any other.
 
     Raises:
-        GridError: `start_from` has no such finished run, or its weights are neither there nor published.
+        GridError: the weights are neither there nor published.
     """
     before = results.start_from
     if before is None:
@@ -209,9 +146,6 @@ def shape_option(results: "GridResults", run: Run) -> str:
     if seed is None:
         seed = before.grid.seeds[0] if run.phase == "tune" else run.seed
     start = reported(before.grid, run.shape, seed, before.tuning.best.get(run.shape))
-    if start not in before.rows or not before.rows[start].has_finished:
-        rows = folder / "results.csv"
-        raise GridError(f"start_from: expected a finished run of {run.shape} with seed {seed} in {rows}, found none")
     places = [folder / "runs" / start.name]
     if run.shape in (before.grid.publish or {}) and seed == before.grid.seeds[0]:
         places.append(folder.parent.parent / before.grid.publish[run.shape])
@@ -222,15 +156,7 @@ def shape_option(results: "GridResults", run: Run) -> str:
     raise GridError(f"start_from: expected the weights {places[0] / WEIGHTS}, found none; {remedy}")
 
 
-def check_starts(results: "GridResults") -> None:
-    """Raises GridError if a run that has not finished has no weights to start from."""
-    tuning = results.tuning
-    for run in tuning.due or planned(results.grid, tuning.best):
-        if run not in results.rows or results.rows[run].has_failed:
-            shape_option(results, run)
-
-
-def command(results: "GridResults", run: Run, local: Sequence[str] = ()) -> list[str]:
+def command(results: GridResults, run: Run, local: Sequence[str] = ()) -> list[str]:
     """The command line of one run; it resumes if the run's folder holds anything.
 
     `local` are the options for this machine's copy of the rows.
@@ -241,7 +167,7 @@ def command(results: "GridResults", run: Run, local: Sequence[str] = ()) -> list
     return [*TRAIN_COMMAND, grid.recipe, *options_of_run(grid, run, shape_option(results, run), local), *resume]
 
 
-def begin_branch(results: "GridResults", run: Run, local: Sequence[str] = ()) -> None:
+def begin_branch(results: GridResults, run: Run, local: Sequence[str] = ()) -> None:
     """Makes the folder of a branch from its trunk's, unless it is there. Raises GridError without the checkpoint."""
     grid = results.grid
     if not run.folder(grid).exists():
@@ -278,7 +204,6 @@ def result_row(grid: Grid, run: Run) -> ResultRow:
         "chance": (results.get("chance") or {}).get("value") if is_main else None,
         "eval_loss": results["metrics"].get("eval_loss"),
         "status": "finished",
-        "begun_from": origin_of(run.folder(grid)),
     }
     step, steps = step_of(grid, run.shape), cells.get("steps")
     if step is not None and steps is not None:

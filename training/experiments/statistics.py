@@ -3,7 +3,7 @@
 The runs of two shapes are compared pair by pair of a seed. Of two shapes on several branches there is also the
 difference at equal tokens, equal FLOPs and equal seconds: the first shape is read at the end of its branches, the
 second at the same cost, on a straight line over the logarithm of the cost between two of its own branches. Seconds are
-those of `timings.py`, times the steps: what the runs took depends on what ran beside them.
+those of `leaner bench`, times the steps: what the runs took depends on what ran beside them.
 """
 
 import json
@@ -18,7 +18,7 @@ from scipy import stats
 
 from ..records import ResultRow
 from ..records.rows import CELL_TYPES, COLUMNS
-from .grid import Grid, reported, short_name
+from .grid import Grid, reported
 from .results import GridResults, Tuning, gain
 
 
@@ -157,82 +157,74 @@ def reported_rows(results: GridResults, branch: int | None = None) -> pd.DataFra
     return frame(ended)
 
 
-class Cells:
-    """The reported runs of a grid at one budget, compared shape by shape."""
+def runs_of(ended: pd.DataFrame, shape: str) -> pd.DataFrame:
+    """The finished runs of a shape."""
+    return ended[(ended["shape"] == shape) & (ended["status"] == "finished")]
 
-    def __init__(self, results: GridResults, branch: int | None = None):
-        self.grid = results.grid
-        ended = reported_rows(results, branch)
-        self.finished = ended[ended["status"] == "finished"]
-        self.failed = ended[ended["status"] == "failed"]
-        self.higher_is_better = bool(self.finished["higher_is_better"].any())
 
-    def runs(self, shape: str) -> pd.DataFrame:
-        """The finished runs of a shape."""
-        return self.finished[self.finished["shape"] == shape]
+def failed_seeds(ended: pd.DataFrame, shape: str) -> list[int]:
+    return ended.loc[(ended["shape"] == shape) & (ended["status"] == "failed"), "seed"].tolist()
 
-    def values(self, shape: str) -> dict[str, float]:
-        """Seed → value of a shape; the seed is text, as keys are in JSON."""
-        runs = self.runs(shape)
-        return dict(zip(runs["seed"].astype(str), runs["value"].tolist()))
 
-    def failed_seeds(self, shape: str) -> list[int]:
-        return self.failed.loc[self.failed["shape"] == shape, "seed"].tolist()
+def compare(grid: Grid, ended: pd.DataFrame, shape: str, other: str) -> tuple[Summary, float | None]:
+    """`paired_statistics` of a shape minus another, and the error of the difference by the choice of rows.
 
-    def compare(self, shape: str, other: str) -> tuple[Summary, float | None]:
-        """`paired_statistics` of a shape minus another, and the error of the difference by the choice of rows.
+    That error is an upper limit, as if the two were right independently of each other; models are right on the
+    same rows more often than that. More seeds do not lower it.
+    """
+    pairs = [runs_of(ended, each).set_index("seed") for each in (shape, other)]
+    seeds = pairs[0].index.intersection(pairs[1].index)
+    own, base = (runs.loc[seeds] for runs in pairs)
+    higher_is_better = bool(own["higher_is_better"].any())
+    compared = paired_statistics(own["value"], base["value"], grid.margin, higher_is_better)
+    errors = [_row_error_of(own), _row_error_of(base)]
+    return compared, None if None in errors else math.hypot(*errors)
 
-        That error is an upper limit, as if the two were right independently of each other; models are right on the
-        same rows more often than that. More seeds do not lower it.
-        """
-        pairs = [runs.set_index("seed") for runs in (self.runs(shape), self.runs(other))]
-        seeds = pairs[0].index.intersection(pairs[1].index)
-        own, base = (runs.loc[seeds] for runs in pairs)
-        compared = paired_statistics(own["value"], base["value"], self.grid.margin, self.higher_is_better)
-        errors = [_row_error_of(own), _row_error_of(base)]
-        return compared, None if None in errors else math.hypot(*errors)
 
-    def contrasts(self) -> list[Summary]:
-        """The grid's `contrasts`, p corrected by Holm over all, also those that have not run."""
-        found = []
-        for shape, minus in self.grid.contrasts or []:
-            compared, error = self.compare(shape, minus)
-            found.append({"shape": shape, "minus": minus, **compared, "row_error": error})
-        corrected = holm(pd.Series([contrast["p"] for contrast in found], dtype=float).fillna(1))
-        for place, contrast in enumerate(found):
-            contrast["p_corrected"] = None if contrast["p"] is None else float(corrected[place])
-        return found
+def contrasts(grid: Grid, ended: pd.DataFrame) -> list[Summary]:
+    """The grid's `contrasts`, p corrected by Holm over all, also those that have not run."""
+    found = []
+    for shape, minus in grid.contrasts or []:
+        compared, error = compare(grid, ended, shape, minus)
+        found.append({"shape": shape, "minus": minus, **compared, "row_error": error})
+    corrected = holm(pd.Series([contrast["p"] for contrast in found], dtype=float).fillna(1))
+    for place, contrast in enumerate(found):
+        contrast["p_corrected"] = None if contrast["p"] is None else float(corrected[place])
+    return found
 
-    def score(self, shape: str) -> Summary:
-        """Count, mean, sd and seconds of a shape's runs, over the seeds."""
-        runs = self.runs(shape)
-        return {
-            "shape": shape,
-            "n": len(runs),
-            "mean": number(runs["value"].mean()),
-            "sd": number(runs["value"].std()),
-            "seconds": number(runs["seconds"].mean()),
+
+def score(ended: pd.DataFrame, shape: str) -> Summary:
+    """Count, mean, sd and seconds of a shape's runs, over the seeds."""
+    runs = runs_of(ended, shape)
+    return {
+        "shape": shape,
+        "n": len(runs),
+        "mean": number(runs["value"].mean()),
+        "sd": number(runs["value"].std()),
+        "seconds": number(runs["seconds"].mean()),
+    }
+
+
+def against_baseline(grid: Grid, ended: pd.DataFrame, shape: str) -> Summary:
+    """`paired_statistics` of a shape minus the baseline, which itself has the same keys, all None."""
+    compared, _ = compare(grid, ended, shape, grid.baseline)
+    return dict.fromkeys(compared) if shape == grid.baseline else compared
+
+
+def budget(grid: Grid, ended: pd.DataFrame, branch: int) -> Summary:
+    """All shapes at one branch, with their costs, and the contrasts there."""
+    shapes = []
+    for shape in grid.shapes:
+        runs = runs_of(ended, shape)
+        costs = {
+            "values": dict(zip(runs["seed"].astype(str), runs["value"].tolist())),
+            "failed": failed_seeds(ended, shape),
+            "tokens": number(runs["tokens"].max()),
+            "training_flops": number(runs["training_flops"].dropna().max()),
+            "tokens_per_parameter": number(runs["tokens_per_parameter"].mean()),
         }
-
-    def against_baseline(self, shape: str) -> Summary:
-        """`paired_statistics` of a shape minus the baseline, which itself has the same keys, all None."""
-        compared, _ = self.compare(shape, self.grid.baseline)
-        return dict.fromkeys(compared) if shape == self.grid.baseline else compared
-
-    def budget(self, branch: int) -> Summary:
-        """All shapes at one branch, with their costs, and the contrasts there."""
-        shapes = []
-        for shape in self.grid.shapes:
-            runs = self.runs(shape)
-            costs = {
-                "values": self.values(shape),
-                "failed": self.failed_seeds(shape),
-                "tokens": number(runs["tokens"].max()),
-                "training_flops": number(runs["training_flops"].dropna().max()),
-                "tokens_per_parameter": number(runs["tokens_per_parameter"].mean()),
-            }
-            shapes.append(self.score(shape) | costs | self.against_baseline(shape))
-        return {"branch": branch, "shapes": shapes, "contrasts": self.contrasts()}
+        shapes.append(score(ended, shape) | costs | against_baseline(grid, ended, shape))
+    return {"branch": branch, "shapes": shapes, "contrasts": contrasts(grid, ended)}
 
 
 def interpolate(costs: Sequence[float], values: Sequence[float], cost: float) -> tuple[float, float]:
@@ -258,7 +250,7 @@ def interpolate(costs: Sequence[float], values: Sequence[float], cost: float) ->
     return float(np.interp(x, logs, values)), float(error) if len(curvatures) else math.nan
 
 
-def readings(results: GridResults, budgets: Sequence[Cells]) -> list[Summary]:
+def readings(results: GridResults, budgets: Sequence[pd.DataFrame]) -> list[Summary]:
     """The grid's contrasts at equal cost, at that of each branch of the first shape.
 
     Seeds whose second shape cannot be read there are left out: nothing is read beyond its first or last branch.
@@ -267,8 +259,8 @@ def readings(results: GridResults, budgets: Sequence[Cells]) -> list[Summary]:
     grid = results.grid
     if not grid.contrasts or not budgets:
         return []
-    runs = pd.concat([cells.finished for cells in budgets])
-    runs["step_seconds"] = runs["steps"].astype(float) * runs["shape"].map(results.step_seconds or {}).astype(float)
+    runs = pd.concat(budgets).query("status == 'finished'")
+    runs["step_seconds"] = runs["steps"].astype(float) * runs["shape"].map(results.step_seconds).astype(float)
     found = []
     for shape, minus in grid.contrasts:
         for equal, column in COSTS.items():
@@ -282,7 +274,8 @@ def readings(results: GridResults, budgets: Sequence[Cells]) -> list[Summary]:
                         at_cost = interpolate(other[column], other["value"], run[column])
                         read.append((run["value"], *at_cost))
                 table = pd.DataFrame(read, columns=["own", "other", "error"]).dropna(subset="other")
-                compared = paired_statistics(table["own"], table["other"], grid.margin, budgets[0].higher_is_better)
+                higher_is_better = bool(runs["higher_is_better"].any())
+                compared = paired_statistics(table["own"], table["other"], grid.margin, higher_is_better)
                 place = {"shape": shape, "minus": minus, "equal": equal, "branch": branch}
                 found.append({**place, **compared, "interpolation_error": number(table["error"].max(skipna=False))})
     return found
@@ -305,22 +298,22 @@ def _notes(tuning: Tuning, shape: str, failed: Sequence[int]) -> list[str]:
     return notes
 
 
-def _cell(results: GridResults, cells: Cells, shape: str) -> Summary:
+def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
     """The summary of a shape.
 
     κ is the median over the layers, geometric mean over the seeds, None where one of them is infinite or unknown.
     """
     grid = results.grid
     choice = results.tuning.choices[shape]
-    runs, baseline = cells.runs(shape), cells.runs(grid.baseline)
-    failed = cells.failed_seeds(shape)
+    runs, baseline = runs_of(ended, shape), runs_of(ended, grid.baseline)
+    failed = failed_seeds(ended, shape)
     guess = results.best_guess and results.best_guess.value
-    compared = cells.against_baseline(shape)
+    compared = against_baseline(grid, ended, shape)
     conclusion = "baseline"
     if shape != grid.baseline:
         conclusion = verdict(compared, grid.margin, len(grid.seeds_for(shape)), learned(baseline, guess))
     return {
-        **cells.score(shape),
+        **score(ended, shape),
         "learning_rate": choice.learning_rate,
         "tuning_lead": choice.lead,
         "tuning_spread": choice.spread,
@@ -343,94 +336,56 @@ def summarise(results: GridResults) -> Summary:
 
     Of a grid with branches `shapes` and `contrasts` are those of the longest one, `curves` those of each.
     """
-    grid = results.grid
-    cells = Cells(results)
-    budgets = [Cells(results, tokens) for tokens in grid.branches or []]
+    grid, branches = results.grid, results.grid.branches or []
+    ended = reported_rows(results)
+    budgets = [reported_rows(results, tokens) for tokens in branches]
     known = results.any_reported
-    failed = [{**run._asdict(), "error": row.error} for run, row in results.rows.items() if row.has_failed]
     return {
         **asdict(grid),
         "metric": known.metric if known else grid.metric,
         "higher_is_better": known.higher_is_better if known else None,
         "learning_rates": results.tuning.learning_rates,
-        "contrasts": cells.contrasts(),
-        "curves": [each.budget(tokens) for each, tokens in zip(budgets, grid.branches or [])],
+        "contrasts": contrasts(grid, ended),
+        "curves": [budget(grid, rows, tokens) for rows, tokens in zip(budgets, branches)],
         "readings": readings(results, budgets),
-        "shapes": [_cell(results, cells, shape) for shape in grid.shapes],
-        "failed": failed,
+        "shapes": [_cell(results, ended, shape) for shape in grid.shapes],
+        "failed": [{**run._asdict(), "error": row.error} for run, row in results.rows.items() if row.has_failed],
     }
 
 
 # In print
 
-
-SHOWN = {  # what of a shape is in the table: heading and format
-    "learning_rate": ("rate", "g"),
-    "tuning_lead": ("leads by", ".4f"),
-    "tuning_spread": ("tuning seeds ±", ".4f"),
-    "n": ("n", "d"),
-    "mean": ("mean", ".4f"),
-    "sd": ("sd", ".4f"),
-    "median": ("median", ".4f"),
-    "failure_rate": ("failed or worse", ".0%"),
-    "difference": ("difference", "+.4f"),
-    "interval": ("95 % interval", "+.4f"),
-    "p": ("p", ".3g"),
-    "p_non_inferiority": ("p non-inferior", ".3g"),
-    "parameters": ("parameters", ",d"),
-    "parameters_over_baseline": ("of base", ".0%"),
-    "seconds": ("seconds", ".1f"),
-    "verdict": ("verdict", "s"),
-}
-COMPARED = {  # of two shapes
-    "equal": ("at equal", "s"),
-    "branch": ("tokens", ",d"),
-    "pairs": ("pairs", "d"),
-    "difference": ("difference", "+.4f"),
-    "interval": ("95 % interval", "+.4f"),
-    "p": ("p", ".3g"),
-    "p_corrected": ("corrected p", ".3g"),
-    "row_error": ("± by the choice of rows", ".4f"),
-    "interpolation_error": ("interpolated ±", ".4f"),
-}
+SHOWN = (  # of each shape and comparison, under the keys of summary.json
+    "shape minus equal branch learning_rate pairs n mean sd median failure_rate difference interval p "
+    "p_non_inferiority p_corrected parameters seconds verdict"
+).split()
 
 
-def _text(value: object, form: str) -> str:
-    """A value, or the values of a list, by a format; a dash for None."""
-    if value is None:
-        return "–"
-    return " ".join(format(each, form) for each in (value if isinstance(value, list) else [value]))
+def _print_table(entries: Sequence[Summary]) -> None:
+    """A line for each entry, with what it has of SHOWN; a dash for what is unknown."""
+    if entries:
+        table = pd.DataFrame(entries).filter(SHOWN).astype(object)
+        texts = table.map(lambda value: value if isinstance(value, str | int) else _text(value))
+        print(texts.to_string(index=False))
 
 
-def _print_table(names: Iterable[str], entries: Sequence[Summary], shown: dict[str, tuple[str, str]]) -> None:
-    """A line for each entry: its name, and what it has of `shown`."""
-    rows = [
-        {heading: _text(entry[key], form) for key, (heading, form) in shown.items() if key in entry}
-        for entry in entries
-    ]
-    if rows:
-        print(pd.DataFrame(rows, index=list(names)).to_string())
+def _text(value: float | list[float] | None) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_text, value))
+    return "–" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
-def show(summary: Summary, grid: Grid) -> None:
+def show(summary: Summary) -> None:
     """Prints a grid's summary: tables and notes for people, the document on the last line for programs."""
-    _print_table([short_name(grid, cell["shape"]) for cell in summary["shapes"]], summary["shapes"], SHOWN)
-    direction = {None: "", True: ", higher is better", False: ", lower is better"}[summary["higher_is_better"]]
-    print(
-        f"{summary['metric'] or 'no metric yet'}{direction}; failed or worse: runs that failed, or are worse than the "
-        f"best simple baseline; difference from {short_name(grid, grid.baseline)} over the same seeds"
-    )
+    curves = [{"branch": each["branch"], **cell} for each in summary["curves"] for cell in each["shapes"]]
+    for entries in (summary["shapes"], curves, summary["readings"], summary["contrasts"]):
+        _print_table(entries)
+    way = "higher" if summary["higher_is_better"] else "lower"
+    print(f"{summary['metric']}, {way} is better; difference from {summary['baseline']} over the same seeds")
     for cell in summary["shapes"]:
         unlearned = ["the baseline has not learned"] * (cell["verdict"] == "baseline" and cell["learned"] is False)
         for note in [*cell["notes"], *unlearned]:
             print(f"{cell['shape']}: {note}")
-    for budget in summary["curves"]:
-        print(f"{budget['branch']:,} tokens:")
-        _print_table([cell["shape"] for cell in budget["shapes"]], budget["shapes"], SHOWN)
-    for compared in (summary["readings"], summary["contrasts"]):
-        _print_table([f"{each['shape']} − {each['minus']}" for each in compared], compared, COMPARED)
-    if summary["unsound_tuning"]:
-        print(f"the tuning is unsound: {summary['unsound_tuning']}")
     if summary["failed"]:
         print(f"failed runs: {len(summary['failed'])}, see results.csv; the same command tries them again")
     print(json.dumps(summary, allow_nan=False), flush=True)

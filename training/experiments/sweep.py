@@ -38,9 +38,7 @@ from .grid import Grid, GridError, Run, check_same_data, check_unchanged, load_g
 from .results import GridResults, load_results, write_rows
 from .runs import (
     begin_branch,
-    check_grid,
     check_settings,
-    check_starts,
     command,
     missing_runs,
     options_of_run,
@@ -54,8 +52,7 @@ from .statistics import show, summarise
 
 
 POLL_SECONDS = 0.1
-OWN_ERROR = "leaner train: "  # begins the line that a run prints if it refuses or fails
-PROGRESS = re.compile(r"\d+%\|.*\[[\d:?]+<")  # a line of tqdm
+ERROR = re.compile(r"^(?:leaner train|Ray|\w*Error): .*", re.MULTILINE)  # the line that a run prints if it fails
 
 
 class Processes:
@@ -106,7 +103,7 @@ class LocalRun(subprocess.Popen):
         self.send_signal(signal.SIGINT)
 
 
-def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Any:
+def engine_of(name: str, jobs: int, lock: int) -> Any:
     """`Processes` or `RayCluster`. Raises GridError if Ray is not installed, or as `RayCluster`."""
     if name == "processes":
         return Processes(jobs, lock)
@@ -114,18 +111,13 @@ def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Any:
         from .ray_engine import RayCluster
     except ModuleNotFoundError as error:
         raise GridError(f'--engine ray: {error}; pip install ".[ray]" in a clone') from error
-    return RayCluster(jobs, folder)
+    return RayCluster(jobs)
 
 
-def _reason(status: int, log: Path, begin: int = 0) -> str:
-    """Why a run failed: the last line of its log from the byte `begin` on, one of `leaner train` if there is one.
-
-    The exit status if a signal ended the run.
-    """
-    text = log.read_bytes()[begin:].decode(errors="replace") if status > 0 else ""
-    lines = [line.strip()[:300] for line in re.split(r"[\r\n]+", text) if line.strip() and not PROGRESS.search(line)]
-    errors = [line for line in lines if line.startswith(OWN_ERROR)]
-    return (errors or lines or [f"exit status {status}"])[-1]
+def _reason(status: int, log: Path) -> str:
+    """Why a run failed: the last error in its log; the exit status if there is none, or a signal ended the run."""
+    errors = ERROR.findall(log.read_text(errors="replace").replace("\r", "\n")) if status > 0 else []
+    return errors[-1][:300] if errors else f"exit status {status}"
 
 
 class Sweep:
@@ -141,10 +133,10 @@ class Sweep:
         self.jobs = jobs
         self.local = local
         self.running: dict[Run, Any] = {}
-        self.log_begins: dict[Run, int] = {}  # bytes of earlier attempts in the log of a run
         self.interrupts = self.forwarded = 0  # the latter: how many the runs under way have been sent
         # What failed in an earlier sweep is tried once more, as if there were no row of it:
-        self.failed_before = {run: self.rows.pop(run) for run, row in [*self.rows.items()] if row.has_failed}
+        failed = {run: self.rows.pop(run) for run, row in [*self.rows.items()] if row.has_failed}
+        self.failures = {run: (row.failures or 0) + 1 for run, row in failed.items()}
 
     def check_data(self) -> None:
         """Loads the rows of the reported runs, once, if any run is to be started: without them each would fail.
@@ -184,7 +176,6 @@ class Sweep:
                 self._await_end()
                 self._start_due(engine)
         finally:
-            self.rows |= self.failed_before
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         if self.interrupts:
@@ -206,9 +197,7 @@ class Sweep:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 if run.branch is not None:
                     begin_branch(self.results, run, self.local)
-                log = Path(f"{folder}.log")
-                self.log_begins[run] = log.stat().st_size if log.exists() else 0
-                self.running[run] = engine.start(command(self.results, run, self.local), log)
+                self.running[run] = engine.start(command(self.results, run, self.local), Path(f"{folder}.log"))
             except (GridError, OSError) as error:
                 self._fail(run, error)
 
@@ -233,7 +222,7 @@ class Sweep:
         folder = run.folder(self.grid)
         try:
             if status != 0:
-                raise ValueError(_reason(status, Path(f"{folder}.log"), self.log_begins[run]))
+                raise ValueError(_reason(status, Path(f"{folder}.log")))
             row = result_row(self.grid, run)
             check_same_data(self.grid, [*self.rows.values(), row])
             self._write(run, row, f"{row.metric} {row.value:.4f}, {row.seconds or 0:.0f} s")
@@ -253,12 +242,9 @@ class Sweep:
 
     def _write(self, run: Run, row: ResultRow, outcome: str) -> None:
         """Puts a row into results.csv, and prints the outcome of the run."""
-        before = self.failed_before.pop(run, None)
-        failures = 0 if before is None else (before.failures or 0) + 1
-        self.rows[run] = replace(row, failures=failures, jobs=self.jobs)
-        rows = self.rows | self.failed_before
+        self.rows[run] = replace(row, failures=self.failures.get(run, 0), jobs=self.jobs)
         file = io.StringIO()
-        write_rows([rows[key] for key in sorted(rows, key=sort_key)], file)
+        write_rows([self.rows[key] for key in sorted(self.rows, key=sort_key)], file)
         write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
         tokens = "" if run.branch is None else f" {run.branch:,} tokens"
         cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}{tokens}"
@@ -273,19 +259,18 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
     Raises:
         GridError: output_dir is in use, or holds runs of another grid; or as `Sweep.check_data` and `engine_of`.
     """
-    check_starts(load_results(grid))  # before anything is written
     Path(grid.output_dir).mkdir(parents=True, exist_ok=True)
     with grid.path(".lock").open("a") as lock:
         if not lock_descriptor(lock.fileno(), blocking=False):
             used = "in use by another sweep, or by a run that outlived a killed one; wait until it ends"
             raise GridError(f"output_dir: {grid.output_dir} is {used}")
-        results = load_results(grid)  # again: only now no other sweep adds rows
+        results = load_results(grid)
         check_unchanged(grid, results.rows.values())
         sweep = Sweep(results, jobs, local)
         if engine != "ray":  # the machines of a cluster may have data that this one has not
             sweep.check_data()
         write_grid(grid)
-        sweep.run(engine_of(engine, jobs, Path(grid.output_dir), lock.fileno()))
+        sweep.run(engine_of(engine, jobs, lock.fileno()))
     return results
 
 
@@ -341,9 +326,7 @@ def sweep(
     local = data_options(data_files)
     if not summary:
         make_cuts(grid, local)
-    with naming(file):
-        check_grid(grid)
-        if not summary:  # which must still read grids whose settings a later release refuses
+        with naming(file):
             check_settings(grid)
     if summary:
         results = load_results(grid)
@@ -361,6 +344,6 @@ def sweep(
             results = load_results(grid)
     comparison = summarise(results)
     write_json(grid.path("summary.json"), comparison)
-    show(comparison, grid)
+    show(comparison)
     finished = {run for run, row in results.rows.items() if row.has_finished}
     return summary or finished.issuperset(planned(grid, results.tuning.best))

@@ -23,7 +23,7 @@ from modeling_leaner.terminal import quiet_libraries
 from ..experiments.branches import recipe_of
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, reported, write_grid
 from ..experiments.results import GridResults, finished_row, load_folder, load_results
-from ..experiments.statistics import Cells
+from ..experiments.statistics import reported_rows, score
 from ..records import Evidence, PublishedResults, RunResults, checked
 from ..records.results import PUBLISHED, RESULTS
 from ..running.evaluation import prepare_evaluation
@@ -87,14 +87,14 @@ def evidence_of(results: GridResults, shape: str) -> Evidence:
     """What the rows say of a shape. Raises GridError if they are of another grid."""
     grid, run = results.grid, results.any_reported
     check_unchanged(grid, results.rows.values())
-    score = Cells(results).score(shape)
+    scored = score(reported_rows(results), shape)
     return Evidence(
         grid=results.name,
         **{name: getattr(grid, name) for name in ("baseline", "unsound_tuning", "data", "data_files", "hub")},
         metric=run.metric,
         higher_is_better=run.higher_is_better,
         shapes=len(grid.shapes),
-        **{name: score[name] for name in ("n", "mean", "sd")},
+        **{name: scored[name] for name in ("n", "mean", "sd")},
         best_guess=results.best_guess,
     )
 

@@ -6,14 +6,11 @@ from .results import (
     Environment,
     Evidence,
     Guess,
-    Latency,
-    LatencyFile,
     PublishedResults,
     Record,
     RunResults,
     StepTime,
     StepTimes,
-    Timing,
     checked,
 )
 from .rows import ResultRow

@@ -21,11 +21,11 @@ Kind = TypeVar("Kind")
 class Record(BaseModel):
     """Named values of a JSON object: text is no number, and no number is infinite."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, populate_by_name=True)
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     def document(self) -> dict[str, Any]:
         """The values as JSON holds them, in the order of the fields; what was not given is left out."""
-        return self.model_dump(by_alias=True, exclude_unset=True)
+        return self.model_dump(exclude_unset=True)
 
 
 def checked(kind: type[Kind], document: object, path: Path) -> Kind:
@@ -125,30 +125,6 @@ class RunResults(Record):
 
 
 # A grid
-
-
-class Timing(Record):
-    """Inference at one batch size, measured in turns with the grid's other shapes."""
-
-    seconds: float  # of one forward pass, the median over the rounds
-    quartiles: list[float] | None = None  # the first and the third, in seconds
-    items_per_second: float
-
-
-class Latency(Record):
-    """Inference of one shape by batch size."""
-
-    one: Timing = Field(alias="1")
-    many: Timing = Field(alias="32")
-
-
-class LatencyFile(Record):
-    """latency.json of a grid."""
-
-    length: Count | None  # tokens of an input; None of images
-    rounds: Count  # in each of which every shape had its turn
-    shapes: dict[str, Latency]
-    environment: Environment
 
 
 class StepTime(Record):
