@@ -1,6 +1,6 @@
 """`leaner bench`: a step of this family against the same shape in transformers, or models against each other.
 
-Also the measurements of `leaner plan --measure`. What is compared runs in one process and takes turns, so that a slow
+What is compared runs in one process and takes turns, so that a slow
 minute of the machine is shared by all. Weights are random and data made up: neither changes the time.
 """
 
@@ -22,11 +22,10 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
-from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import RELATIVES, from_lean_config
 from modeling_leaner.files import write_bytes
 from modeling_leaner.models import quartiles, seconds_of, take_turns
-from modeling_leaner.planning.costs import MASKED_SHARE, StepSetting
+from modeling_leaner.planning.costs import MASKED_SHARE
 from modeling_leaner.shapes import load_config
 from modeling_leaner.terminal import quiet_libraries
 
@@ -115,43 +114,6 @@ def made_up(
     if "ForMaskedLM" in getattr(config, "task_heads", ())[:1]:
         labels.view(-1)[torch.randperm(labels.numel())[round(masked_share * labels.numel()) :]] = -100
     return {"input_ids": ids, "labels": labels}
-
-
-# leaner plan --measure
-
-
-def steps_of(config: LeanConfig, setting: StepSetting) -> dict[str, Step]:
-    """A training step, inference of its batch, and of one item, by the name of their measurement.
-
-    AdamW is PyTorch's, not fused, whose temporary tensors `planning/costs.py` counts.
-    """
-    model = build_ours(config, "lean")
-    batch = made_up(config, setting.batch_size, setting.length_of(config))
-    inputs = {name: each for name, each in batch.items() if name != "labels"}
-    return {
-        "training_step_s": Step(model, batch, torch.optim.AdamW(model.parameters(), lr=1e-4)),
-        "inference_s": Step(model, inputs),
-        "latency_s": Step(model, {name: each[:1] for name, each in inputs.items()}),
-    }
-
-
-def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[dict[str, float]]:
-    """Medians over the rounds, and half the interquartile range as `..._spread`, by shape.
-
-    `training_step_s` and `inference_s` are for a batch, `latency_s` for one item, in seconds; `peak_memory_bytes` is
-    for the tensors of a training step. All shapes are in memory at once.
-    """
-    shapes = [steps_of(config, setting) for config in configs]
-    rows: list[dict[str, float]] = [{} for _ in shapes]
-    for name in ("training_step_s", "inference_s", "latency_s"):
-        turns = take_turns([steps[name].seconds for steps in shapes], rounds)
-        for row, times in zip(rows, quartiles(turns)):
-            row |= {name: times.median, f"{name}_spread": (times.high - times.low) / 2}
-    for row, steps in zip(rows, shapes):
-        row["training_items_per_second"] = setting.batch_size / row["training_step_s"]
-        row["inference_items_per_second"] = setting.batch_size / row["inference_s"]
-        row["peak_memory_bytes"] = steps["training_step_s"].peak_memory()
-    return rows
 
 
 # leaner bench

@@ -93,7 +93,6 @@ def plan(
         int | None, Option(min=1, max=2**24, help="Tokens per sequence (text).", show_default="the longest")
     ] = None,
     vocab_size: Annotated[int | None, Option(min=1, max=2**24, help="Vocabulary size (text).")] = None,
-    measure: Annotated[bool, Option("--measure", help="Measure time and memory on this machine.")] = False,
     write: Annotated[Path | None, Option(help="New .json file for the recommended shape.", callback=new_path)] = None,
     as_json: Json = False,
 ) -> None:

@@ -125,7 +125,7 @@ class CommandGroup(TyperGroup):
         except (TyperException, ValueError, OSError, KeyboardInterrupt) as error:
             status, message = 1, "interrupted"
             if isinstance(error, TyperException):
-                status, message = error.exit_code, error.format_message()
+                status, message = error.exit_code, error.format_message().replace("Value error, ", "")
             elif isinstance(error, KeyboardInterrupt):
                 status = INTERRUPTED
             else:

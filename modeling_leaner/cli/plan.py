@@ -2,21 +2,26 @@
 
 import json
 import shlex
+from collections.abc import Sequence
+from math import expm1, log
 from pathlib import Path
 
 from rich.table import Table
 
 from ..configuration_leaner import LeanConfig
-from ..family import FAMILIES
+from ..family import FAMILIES, IMAGES
 from ..files import write_json
 from ..names import baseline_of, shape_names
-from ..planning.costs import StepSetting, parse_count, training_flops
-from ..planning.solver import cost_of, fields_of, heads_by_layer, plan, spread, with_inputs
-from ..planning.tables import plan_document, plan_text, recommended
-from ..shapes import family_of, heads_of, load_config, load_shape
+from ..planning.advice import REFUTATION, SOURCES
+from ..planning.costs import StepSetting, human, human_bytes, human_count, parse_count, training_flops
+from ..planning.solver import Candidate, cost_of, fields_of, heads_by_layer, plan, spread, with_inputs
+from ..shapes import family_of, heads_of, load_config, load_shape, modality_of
+from ..terminal import plain_console
 
 
 ROWS = 6
+WIDTH = 110
+BATCH = StepSetting().batch_size
 MOST_FIRST_STEPS = 100
 FIRST_FLOPS = 1.2e13  # two minutes of 100 GFLOP a second, as a laptop's processor does
 CAPTION = "params: with the pretraining head. FLOPs: forward, matrix products, at length. KV: bf16."
@@ -88,12 +93,11 @@ def run(
     flops: str | None,
     length: int | None,
     vocab_size: int | None,
-    measure: bool,
     write: Path | None,
     as_json: bool,
     **dials: int | None,
 ) -> None:
-    """Solves, measures, writes and prints. Raises ValueError that names the option, or the nearest shape."""
+    """Solves, writes and prints. Raises ValueError that names the option, or the nearest shape."""
     if like is None and family is None:
         raise ValueError(f"--family: expected one of {', '.join(FAMILIES)}, or --like SHAPE")
     if params is not None and flops is not None:
@@ -106,26 +110,119 @@ def run(
     sizes = [text and parse_count(flag, text) for flag, text in (("--params", params), ("--flops", flops))]
     fixed = {name: value for name, value in dials.items() if value is not None}
     fitting = plan(family_of(base), *sizes, length, start, base, **fixed)
-    candidates = fitting if as_json and not measure else spread(fitting, ROWS)
+    candidates = fitting if as_json else spread(fitting, ROWS)
     start = start and cost_of(start, length)
-    measurements = None
-    if measure:
-        from ..training.benchmarking import measure as measure_shapes
-
-        configs = [each.config for each in (start, *candidates) if each]
-        measurements = measure_shapes(configs, StepSetting(length=length))
     row = recommended(candidates) or 0
     config = candidates[row].config
     if write is not None:
         write_shape(config, write)
     if as_json:
-        print(json.dumps(plan_document(candidates, start, measurements), indent=1))
+        print(json.dumps(plan_document(candidates, start), indent=1))
         return
-    print(plan_text(candidates, len(fitting), start, measurements))
+    print_plan(candidates, len(fitting), start)
     if write is None:
         print(f"\nNext: the same with --write shape.json saves row {row + 1}; --layers and --head-dim choose another")
     else:
         print(f"\nSaved row {row + 1} as {write}. Next, in a few minutes: {training_command(config, write)}")
+
+
+def distance(candidate: Candidate) -> float:
+    """How far a shape is from the published optimum of its kind: SoViT's curve or Depth-Width's fit."""
+    if modality_of(candidate.config) is IMAGES:
+        return abs(log(candidate.advice["sovit"].number))
+    return abs(candidate.advice["fit"].number)
+
+
+def is_refuted(candidate: Candidate) -> bool:
+    """Whether this project's own runs speak against a shape in place of the start."""
+    return "lean" in candidate.advice and not candidate.advice["lean"].fits
+
+
+def recommended(candidates: Sequence[Candidate]) -> int | None:
+    """The row from 0 that is nearest to the published optimum; None for a single shape, and if all are refuted."""
+    rows = [row for row, each in enumerate(candidates) if not is_refuted(each)]
+    if len(candidates) == 1 or not rows:
+        return None
+    return min(rows, key=lambda row: distance(candidates[row]))
+
+
+def reason_of(candidate: Candidate) -> str:
+    """Why a row is recommended, and how little that may mean."""
+    off = distance(candidate)
+    if modality_of(candidate.config) is IMAGES:
+        source, text = "sovit", f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
+    else:
+        source, text = "fit", f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off"
+    outside = "" if candidate.advice[source].measured else " (outside the sizes that it measured)"
+    return f"nearest to {text}{outside}"
+
+
+def cost_columns(shown: Sequence[Candidate]) -> dict[str, list[str]]:
+    """The columns of costs with their cells; those that say nothing new for these shapes are left out."""
+    unit = modality_of(shown[0].config).unit
+    counts = [each.parameters for each in shown]
+    heads = [(min(each.config.heads_per_layer), max(each.config.heads_per_layer)) for each in shown]
+    columns = {
+        "layers\n× width": [f"{each.config.num_hidden_layers} × {each.config.hidden_size}" for each in shown],
+        "heads\n× size": [
+            f"{most if fewest == most else f'{fewest}-{most}'} × {each.config.head_dim}"
+            for each, (fewest, most) in zip(shown, heads)
+        ],
+        "MLP": [str(each.config.intermediate_size) for each in shown],
+        "params": [human_count(each.total) for each in counts],
+    }
+    by_total = sorted(counts, key=lambda each: each.total)
+    if by_total != sorted(counts, key=lambda each: each.without_embeddings):
+        columns["without\nembeddings"] = [human_count(each.without_embeddings) for each in counts]
+    columns[f"FLOPs\n/{unit}"] = [human(each.flops_per_unit) for each in shown]
+    columns["training\nmemory"] = [human_bytes(each.memory.peak) for each in shown]
+    if shown[0].kv_bytes_per_token is not None:
+        columns["KV cache\n/token"] = [human_bytes(each.kv_bytes_per_token) for each in shown]
+    return columns
+
+
+def print_plan(candidates: Sequence[Candidate], fitting: int, start: Candidate | None) -> None:
+    """Costs and one recommendation; the starting point is the first row. `fitting` shapes there are in all."""
+    best = recommended(candidates)
+    rows = [(str(row + 1), "recommended" if row == best else "") for row in range(len(candidates))]
+    shown = list(candidates)
+    if start is not None:
+        rows.insert(0, ("start", ""))
+        shown.insert(0, start)
+    columns = cost_columns(shown)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("row", *columns):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    table.add_column("", no_wrap=True)
+    for (label, note), cells in zip(rows, zip(*columns.values())):
+        table.add_row(label, *cells, note)
+    inputs = f"{shown[0].flops.length:,} tokens of {getattr(shown[0].config, 'vocab_size', 'images')}"
+    count = f"{len(candidates)} of {fitting} shapes (--json lists all)" if len(candidates) < fitting else "Shapes"
+    console = plain_console(width=WIDTH)
+    console.print(f"{count}, shallow to deep, at {inputs}; training memory of batch {BATCH} in float32.\n")
+    console.print(table)
+    if best is not None:
+        console.print(f"\nRecommended: row {best + 1}, {reason_of(candidates[best])}.")
+    if any(map(is_refuted, candidates)):
+        verdict = "Recommended: keep the start, for" if best is None else "Not recommended:"
+        console.print(f"\n{verdict} {REFUTATION}.")
+
+
+def plan_document(candidates: Sequence[Candidate], start: Candidate | None) -> dict[str, object]:
+    """Everything as one JSON document."""
+    best = recommended(candidates)
+    return {
+        "family": family_of(candidates[0].config),
+        "length": candidates[0].flops.length,
+        "batch": BATCH,
+        "start": start and start.document(),
+        "candidates": [each.document() for each in candidates],
+        "recommended": None if best is None else {"row": best + 1, "reason": reason_of(candidates[best])},
+        "sources": {
+            name: {"title": each.title, "reference": each.reference, "optimises": each.optimises, "valid": each.valid}
+            for name, each in SOURCES.items()
+        },
+    }
 
 
 def write_shape(config: LeanConfig, path: Path) -> None:

@@ -20,7 +20,6 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
-from modeling_leaner.planning.advice import depth_floor
 
 from ..data.builtin import python_docs
 from .study import Outcome, Study, best_rate, bigram_nats, byte_config, line, paired, tune
@@ -176,7 +175,7 @@ def conclude(
 ) -> None:
     """Below the floor and from it on; and whether the shape matters at all. `losses` are by name, one of each seed."""
     means = {name: fmean(each) for name, each in losses.items()}
-    above = [name for name, each in configs.items() if each.num_hidden_layers >= depth_floor(each.hidden_size)]
+    above = [name for name, each in configs.items() if each.num_hidden_layers >= math.log(each.hidden_size, 3)]
     best = min(above, key=means.__getitem__)
     worse = [is_worse(losses[name], losses[best]) for name in losses if name not in above]
 
