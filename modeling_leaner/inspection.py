@@ -1,67 +1,151 @@
-"""`leaner inspect`: a model looked at layer by layer, its rows going through one block at a time.
+"""The conditioning of attention, measured: how near its matrices are to losing rank, and what its heads do.
 
+Behind `leaner inspect`: a model looked at layer by layer, its rows going through one block at a time.
 Shapes: N tokens of a row without padding, D hidden_size, H heads, d head_dim.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite, log, sqrt
+from math import inf, isfinite, log
 from statistics import mean, median
 
-import numpy as np
 import torch
 from rich.table import Table
 from torch import nn
 from transformers import PreTrainedModel
 
-from .conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from .files import finite_or_none
 from .layers_leaner import LeanAttention, LeanPostNormBlock
-from .models import block_inputs, evaluating, is_named_as
+from .models import block_inputs, evaluating, is_named_as, without_unpadding
 from .terminal import Progress, no_progress, plural
 
 
-MOST_ROWS = 4096  # of a Jacobian, N·D, up to which the matrix is built: 128 MiB in float64
-ROWS_AT_ONCE = 64  # of the matrix, while it is built
-DIRECTIONS = 12  # singular vectors that the probes leave out
-TOLERANCE = 0.01  # of estimated norms, as a share of them
-FEWEST_PROBES = 16
-MOST_PROBES = 200
-STANDARD_ERRORS = 3  # in the error of an estimate
-
 Row = dict[str, torch.Tensor]  # what the model reads, B = 1, without padding
-Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+# Matrices
 
 
 @dataclass(frozen=True)
-class Norms:
-    """Of a square matrix J.
+class Spectrum:
+    """Singular values of a matrix (M, N).
 
     Attributes:
-        size: its rows, N·D.
+        size: how many there are, min(M, N).
+        rank: how many are above max(M, N) · ε · σ_max, ε of the matrix's dtype.
         largest: σ_max.
-        frobenius: ‖J‖_F.
-        frobenius_error: three standard errors of the estimate; 0 if the matrix was built.
-        spectrum: all singular values, if the matrix was built.
+        smallest: the smallest of those that the rank counts; 0 of a matrix of zeros.
     """
 
     size: int
+    rank: int
     largest: float
-    frobenius: float
-    frobenius_error: float = 0.0
-    spectrum: Spectrum | None = None
+    smallest: float
 
     @classmethod
-    def of(cls, matrix: torch.Tensor) -> "Norms":
-        """Exact."""
-        spectrum = Spectrum.of(matrix)
-        return cls(len(matrix), spectrum.largest, matrix.norm().item(), spectrum=spectrum)
+    def of(cls, matrix: torch.Tensor) -> "Spectrum":
+        """Raises ValueError for a matrix with NaN or infinity."""
+        if not matrix.isfinite().all():
+            raise ValueError(f"a matrix {list(matrix.shape)} holds NaN or infinity, which has no singular values")
+        values = torch.linalg.svdvals(matrix)
+        counted = values[values > max(matrix.shape) * torch.finfo(matrix.dtype).eps * values[0]]
+        smallest = counted[-1].item() if len(counted) else 0.0
+        return cls(len(values), len(counted), values[0].item(), smallest)
 
     @property
-    def stable_rank(self) -> float:
-        """‖J‖_F² / σ_max², at most the rank; 0 of a matrix of zeros."""
-        return (self.frobenius / self.largest) ** 2 if self.largest else 0.0
+    def has_full_rank(self) -> bool:
+        return self.rank == self.size
+
+    @property
+    def condition_number(self) -> float:
+        """κ = σ_max / σ_min, infinite where rank is lost."""
+        return self.largest / self.smallest if self.has_full_rank else inf
+
+
+def query_key_spectrum(query: torch.Tensor, key: torch.Tensor) -> Spectrum:
+    """Of W_Q W_Kᵀ of one head, whose rank is at most its size: W_Q and W_K (D, d).
+
+    By QR of both factors: with W = Q R the product is Q_Q (R_Q R_Kᵀ) Q_Kᵀ, of which the middle (d, d) has the non-zero
+    singular values.
+    """
+    query_factor = torch.linalg.qr(query, mode="r").R
+    key_factor = torch.linalg.qr(key, mode="r").R
+    return Spectrum.of(query_factor @ key_factor.mT)
+
+
+def attention_entropy(weights: torch.Tensor) -> torch.Tensor:
+    """Mean over queries of the entropy of each head's weights, in nats: (H, T, S) → (H)."""
+    return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)
+
+
+def head_similarity(heads: torch.Tensor) -> torch.Tensor:
+    """Linear CKA of each pair of heads (Kornblith et al. 2019, arXiv 1905.00414): outputs (T, H, d) → (H, H).
+
+    1 where one head's outputs are the other's, turned and scaled. Of a head whose output is the same for every token
+    it is NaN. With few tokens beside the head size it is too high.
+    """
+    tokens, count, size = heads.shape
+    centred = (heads - heads.mean(dim=0)).reshape(tokens, count * size)
+    products = (centred.mT @ centred).reshape(count, size, count, size)
+    squares = products.square().sum(dim=(1, 3))  # ‖A_iᵀ A_j‖_F²
+    own = squares.diagonal().sqrt()
+    return squares / torch.outer(own, own)
+
+
+@torch.no_grad()
+def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> list[float]:
+    """κ of the concatenated head outputs A of each attention, the median over the rows of a batch.
+
+    A is what `o_proj` reads, (T, H·d) for one row, without its bias or any norm; κ(A) = σ_max / σ_min over the
+    min(T, H·d) singular values, the matrix of theorem 3.2 of Saratchandran et al. 2025, arXiv 2505.20802. Where
+    `attention_mask` (B, T) is given, padded positions are left out.
+
+    Returns:
+        one number ≥ 1 per layer, from the first; infinite only where σ_min is exactly 0, NaN of zeros alone. Above
+        1/ε of the model's dtype, 8e6 in float32, it is rounding; `Spectrum` says there that rank is lost. The median
+        is the lower of the middle two.
+
+    Raises:
+        ValueError: the model has no attention of this family, or a row has no tokens.
+    """
+    attentions = [module for module in model.modules() if is_named_as(module, LeanAttention)]
+    if not attentions:
+        raise ValueError(f"{type(model).__name__}: no LeanAttention in it")
+    mask = inputs.get("attention_mask")
+    conditions: dict[nn.Module, float] = {}
+
+    def measure(projection: nn.Module, arguments: tuple[torch.Tensor]) -> None:
+        conditions[projection] = median_condition_number(arguments[0], mask)
+
+    handles = [attention.o_proj.register_forward_pre_hook(measure) for attention in attentions]
+    try:
+        with evaluating(model), without_unpadding(model):
+            model(**inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [conditions[attention.o_proj] for attention in attentions]
+
+
+def median_condition_number(head_outputs: torch.Tensor, mask: torch.Tensor | None) -> float:
+    """The median of κ over the rows of (B, T, H·d), without the positions that `mask` (B, T) pads.
+
+    Of multiple choice the mask is (B / C, C, T). Raises ValueError for a row without tokens.
+    """
+    rows = head_outputs.double().cpu()
+    if mask is not None:
+        rows = [row[seen] for row, seen in zip(rows, mask.flatten(0, -2).bool().cpu())]
+    conditions = []
+    for index, row in enumerate(rows):
+        if len(row) == 0:
+            raise ValueError(f"index {index} of the batch has no tokens, expected one or more")
+        singular_values = torch.linalg.svdvals(row)
+        conditions.append(singular_values[0] / singular_values[-1])
+    return torch.stack(conditions).median().item()
+
+
+# Layers
 
 
 @dataclass(frozen=True)
@@ -79,8 +163,6 @@ class LayerReport:
         similarity: CKA of head outputs over the tokens of all rows, (H, H); NaN of a head that is the same everywhere.
         removal: by how much the attention's output (N, D) changes without the head, a head each: the sum of squares,
             as a share of the output's variance over the tokens of all rows.
-        jacobian: of the attention branch with respect to the block's input, on the first row.
-        jacobian_with_residual: of the block's input plus the branch.
     """
 
     layer: int
@@ -94,50 +176,15 @@ class LayerReport:
     entropy_share: list[float]
     similarity: list[list[float]]
     removal: list[float]
-    jacobian: Norms | None
-    jacobian_with_residual: Norms | None
 
     @property
     def heads(self) -> int:
         return len(self.query_key)
 
-
-class AttentionBranch(nn.Module):
-    """What a block adds to its input before its MLP, on a copy of its weights: attention, behind the norm in pre-LN.
-
-    In plain products, which have derivatives of every order in every dtype.
-    """
-
-    def __init__(self, block: nn.Module, dtype: torch.dtype):
-        super().__init__()
-        self.norm = nn.Identity()
-        if not is_named_as(block, LeanPostNormBlock):
-            self.norm = copy.deepcopy(block.norm1)
-        self.attention = copy.deepcopy(block.self_attn)
-        self.to(dtype).requires_grad_(False)
-
-    def heads(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, D) → weights (H, N, N) and head outputs (N, H, d)."""
-        attention = self.attention
-        states = self.norm(states)
-        query = self.split(attention.q_proj(states))  # (H, N, d)
-        key = self.split(attention.k_proj(states)).repeat_interleave(attention.num_key_value_groups, dim=0)
-        value = self.split(attention.v_proj(states)).repeat_interleave(attention.num_key_value_groups, dim=0)
-        scores = query @ key.mT * attention.scaling  # (H, N, N)
-        if attention.is_causal:
-            later = torch.ones(scores.shape[1:], dtype=torch.bool, device=scores.device).triu(1)
-            scores = scores.masked_fill(later, -torch.inf)
-        weights = scores.softmax(dim=-1)
-        return weights, (weights @ value).transpose(0, 1)
-
-    def split(self, states: torch.Tensor) -> torch.Tensor:
-        """(N, K·d) → (K, N, d)."""
-        return states.unflatten(-1, (-1, self.attention.head_dim)).transpose(0, 1)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """(N, D) → (N, D)."""
-        _, heads = self.heads(states)
-        return self.attention.o_proj(heads.flatten(1))
+    @property
+    def similarities(self) -> list[float]:
+        """CKA of each pair of two heads."""
+        return [value for head, row in enumerate(self.similarity) for value in row[:head]]
 
 
 def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
@@ -164,18 +211,13 @@ def inspect_layers(
     model: PreTrainedModel,
     rows: Sequence[Row],
     layers: Sequence[int] | None = None,
-    jacobian: str = "auto",
     progress: Progress = no_progress,
 ) -> list[LayerReport]:
-    """Measures the attention of a model on some rows.
-
-    Args:
-        layers: which of them, from 0; None for all.
-        jacobian: exact (at most 4,096 numbers in a row's states), matrix-free, auto for exact where it fits, or none.
+    """Measures the attention of a model on some rows, in `layers` from 0; None for all.
 
     Raises:
         ValueError: the model has no such layer, or no attention of this family; weights or states are not finite; a
-            row has fewer tokens than a layer has heads; the exact Jacobian would be too large.
+            row has fewer tokens than a layer has heads.
     """
     blocks = blocks_of(model)
     if layers is None:
@@ -187,7 +229,7 @@ def inspect_layers(
         for layer in progress(list(range(max(layers) + 1)), "layers"):
             block = blocks[layer]
             if layer in layers:
-                reports.append(inspect_block(block, layer, [states[0] for states, _, _ in rows], jacobian))
+                reports.append(inspect_block(block, layer, [states[0] for states, _, _ in rows]))
             rows = [(block(states, *args, **kwargs), args, kwargs) for states, args, kwargs in rows]
     return reports
 
@@ -199,11 +241,11 @@ def check_layers(name: str, layers: Sequence[int], depth: int) -> None:
             raise ValueError(f"{name}: there is no layer {layer}, expected 0 to {depth - 1}")
 
 
-def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor], jacobian: str) -> LayerReport:
+def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor]) -> LayerReport:
     """Measures a block on the states (N, D) that it reads, a row each; raises ValueError as `inspect_layers`."""
-    branch = AttentionBranch(block, torch.double)
-    attention = branch.attention
-    for name, weight in branch.named_parameters():
+    norm = nn.Identity() if is_named_as(block, LeanPostNormBlock) else copy.deepcopy(block.norm1).double()
+    attention = copy.deepcopy(block.self_attn).double()
+    for name, weight in attention.named_parameters():
         if not weight.isfinite().all():
             raise ValueError(f"layer {layer}: NaN or infinite weights in {name}")
     fewest = max(attention.num_heads, 2)  # two for a variance; fewer tokens than heads are too few to compare them
@@ -214,7 +256,7 @@ def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor], 
         if len(row) < fewest:
             found = f"row {number} has {plural(len(row), 'token')}, and layer {layer} has "
             raise ValueError(f"{found}{plural(attention.num_heads, 'head')}; expected at least {fewest} tokens")
-        weights, heads = branch.heads(row.double())
+        weights, heads = attend(attention, norm(row.double()))
         outputs.append(heads)
         entropies.append(attention_entropy(weights))
         even.append(mean(map(log, range(1, len(row) + 1))) if attention.is_causal else log(len(row)))
@@ -223,7 +265,6 @@ def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor], 
     queries = attention.q_proj.weight.split(attention.head_dim)  # (d, D) each; biases are left out
     keys = attention.k_proj.weight.split(attention.head_dim)
     pairs = [(query, keys[head // attention.num_key_value_groups]) for head, query in enumerate(queries)]
-    alone, together = branch_norms(block, branch, states[0], jacobian)
     return LayerReport(
         layer=layer,
         head_dim=attention.head_dim,
@@ -236,9 +277,20 @@ def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor], 
         entropy_share=(entropy / mean(even)).tolist(),
         similarity=head_similarity(pooled).tolist(),
         removal=changes_without(attention, pooled),
-        jacobian=alone,
-        jacobian_with_residual=together,
     )
+
+
+def attend(attention: nn.Module, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N, D) → weights (H, N, N) and head outputs (N, H, d)."""
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    split = [linear(states).unflatten(-1, (-1, attention.head_dim)).transpose(0, 1) for linear in projections]
+    query, key, value = (each.repeat_interleave(attention.num_heads // len(each), dim=0) for each in split)
+    scores = query @ key.mT * attention.scaling  # (H, N, N)
+    if attention.is_causal:
+        later = torch.ones(scores.shape[1:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -inf)
+    weights = scores.softmax(dim=-1)
+    return weights, (weights @ value).transpose(0, 1)
 
 
 def changes_without(attention: nn.Module, heads: torch.Tensor) -> list[float]:
@@ -251,89 +303,7 @@ def changes_without(attention: nn.Module, heads: torch.Tensor) -> list[float]:
     return [(each / variance).item() for each in moved]
 
 
-def branch_norms(
-    block: nn.Module, branch: AttentionBranch, point: torch.Tensor, jacobian: str
-) -> tuple[Norms | None, Norms | None]:
-    """Of the branch's Jacobian at a point (N, D), without and with the residual; None if it is not asked for.
-
-    Exact in float64, matrix-free in float32.
-    """
-    if jacobian == "none":
-        return None, None
-    if jacobian == "exact" or (jacobian == "auto" and point.numel() <= MOST_ROWS):
-        matrix = matrix_at(branch, point.double())
-        return Norms.of(matrix), Norms.of(matrix + torch.eye(len(matrix)).to(matrix))
-    return estimate_norms(AttentionBranch(block, torch.float32), point.float())
-
-
-def matrix_at(function: Function, point: torch.Tensor) -> torch.Tensor:
-    """The Jacobian of a function (N, D) → (N, D) itself, (N·D, N·D). Raises ValueError above 4,096 rows."""
-    tokens, width = point.shape
-    size = tokens * width
-    if size > MOST_ROWS:
-        raise ValueError(
-            f"jacobian exact: {tokens} tokens of width {width} give {size:,} × {size:,} numbers, "
-            f"{8 * size**2 / 2**30:,.1f} GiB in float64, and at most {MOST_ROWS:,} rows are built; "
-            "matrix-free needs no matrix"
-        )
-    return torch.func.jacrev(function, chunk_size=ROWS_AT_ONCE)(point).reshape(size, size)
-
-
-@torch.enable_grad()
-def estimate_norms(function: Function, point: torch.Tensor, seed: int = 0) -> tuple[Norms, Norms]:
-    """σ_max and ‖·‖_F of the Jacobian J at `point` (N, D) and of I + J, from products with J and Jᵀ alone.
-
-    The largest singular values are exact to rounding. What is left of ‖·‖_F beside their vectors is estimated by
-    random probes, to 1 % if 200 are enough for it (Hutchinson's estimator with deflation: Meyer et al. 2021, arXiv
-    2010.09649).
-    """
-    from scipy.sparse.linalg import LinearOperator, svds  # half a second, which few need
-
-    point = point.detach().clone().requires_grad_()
-    value = function(point)
-    covector = torch.zeros_like(value, requires_grad=True)
-    # Jᵀ u is linear in u: its own backward pass is the product with J.
-    (pulled_back,) = torch.autograd.grad(value, point, covector, create_graph=True)
-
-    def product(output: torch.Tensor, source: torch.Tensor, vector: np.ndarray) -> np.ndarray:
-        vector = torch.as_tensor(vector, dtype=point.dtype, device=point.device).view_as(point)
-        return torch.autograd.grad(output, source, vector, retain_graph=True)[0].flatten().cpu().numpy()
-
-    def jvp(vector: np.ndarray) -> np.ndarray:
-        return product(pulled_back, covector, vector)
-
-    def vjp(vector: np.ndarray) -> np.ndarray:
-        return product(value, point, vector)
-
-    size = point.numel()
-    random = np.random.default_rng(seed)
-    first = random.standard_normal(size, dtype=np.float32)
-    shape = {"shape": (size, size), "dtype": np.float32}
-    residual = LinearOperator(matvec=lambda v: v.ravel() + jvp(v), rmatvec=lambda v: v.ravel() + vjp(v), **shape)
-    if not jvp(first).any():  # a matrix of zeros, which ARPACK refuses
-        return Norms(size, 0.0, 0.0), Norms(size, 1.0, sqrt(size))
-    left, values, right = svds(LinearOperator(matvec=jvp, rmatvec=vjp, **shape), min(DIRECTIONS, size - 1), v0=first)
-    (largest_with_residual,) = svds(residual, 1, v0=first, return_singular_vectors=False)
-    pulled = values[:, None] * right  # Jᵀ of each left vector
-    along = np.array([np.square(pulled).sum(), np.square(left.T + pulled).sum()], dtype=float)
-    squares: list[np.ndarray] = []
-    norms = errors = np.zeros(2)
-    for number in range(MOST_PROBES):
-        if number >= FEWEST_PROBES and (errors <= TOLERANCE * norms).all():
-            break
-        probe = random.standard_normal(size, dtype=np.float32)
-        probe -= left @ (left.T @ probe)
-        probe /= np.linalg.norm(probe)
-        found = vjp(probe)
-        squares.append((size - len(values)) * np.array([np.square(found).sum(), np.square(probe + found).sum()]))
-        norms = np.sqrt(along + np.mean(squares, axis=0))
-        if number:
-            errors = STANDARD_ERRORS * np.std(squares, axis=0, ddof=1) / sqrt(len(squares)) / (2 * norms)
-    (alone, together), (error, error_together) = norms.tolist(), errors.tolist()
-    return (
-        Norms(size, float(values.max()), alone, error),
-        Norms(size, float(largest_with_residual), together, error_together),
-    )
+# What is printed
 
 
 def document_of(model: str, data: str, seconds: float, reports: Sequence[LayerReport]) -> dict[str, object]:
@@ -355,51 +325,24 @@ def plain(value: object) -> object:
             return {name: plain(each) for name, each in value.items()}
         case Spectrum():
             return plain({"condition_number": value.condition_number, **asdict(value)})
-        case Norms():
-            return plain({**vars(value), "stable_rank": value.stable_rank})
     return value
 
 
 def layer_tables(reports: Sequence[LayerReport]) -> list[Table]:
-    """κ of the matrices of each layer, what its heads do, and, if it was measured, the Jacobian."""
-    matrices, heads, jacobians = [], [], []
+    """κ of the matrices of each layer, and what its heads do."""
+    matrices = Table("layer", "heads", "head outputs (rows)", "W_Q W_Kᵀ (heads)", "W_V", "W_O", box=None)
+    heads = Table("layer", "entropy, nats", "of the most", "similarity to another", "change without one", box=None)
+    matrices.title, heads.title = "condition number κ: median (least to most)", "heads: median (least to most)"
     for report in reports:
-        layer = str(report.layer)
         spectra = (report.head_outputs, report.query_key, [report.value], [report.output])
-        matrices.append([layer, f"{report.heads}×{report.head_dim}", *map(conditions, spectra)])
-        measured = (report.entropy, report.entropy_share, similarities(report), report.removal)
-        heads.append([layer, *(extent(values, "{:.2f}") for values in measured)])
-        for residual, norms in (("without", report.jacobian), ("with", report.jacobian_with_residual)):
-            if norms is not None:
-                error = f" ± {norms.frobenius_error:.2g}" if norms.frobenius_error else ""
-                kappa = conditions([norms.spectrum]) if norms.spectrum else "matrix-free"
-                sizes = (f"{norms.largest:.4g}", f"{norms.frobenius:.4g}{error}", f"{norms.stable_rank:.1f}")
-                jacobians.append([layer, residual, *sizes, kappa])
-    tables = [
-        table_of(
-            "condition number κ: median (least to most)",
-            ("layer", "heads", "head outputs (rows)", "W_Q W_Kᵀ (heads)", "W_V", "W_O"),
-            matrices,
-        ),
-        table_of(
-            "heads: median (least to most)",
-            ("layer", "entropy, nats", "of the most", "similarity to another", "change without one"),
-            heads,
-        ),
-    ]
-    if jacobians:
-        title = "Jacobian of the attention branch, on the first row"
-        tables.append(table_of(title, ("layer", "residual", "σ_max", "‖J‖_F", "stable rank", "κ"), jacobians))
-    return tables
-
-
-def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
-    for name in columns:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+        matrices.add_row(str(report.layer), f"{report.heads}×{report.head_dim}", *map(conditions, spectra))
+        measured = (report.entropy, report.entropy_share, report.similarities, report.removal)
+        heads.add_row(str(report.layer), *(extent(values, "{:.2f}") for values in measured))
+    for table in (matrices, heads):
+        table.title_justify = "left"
+        for column in table.columns:
+            column.justify = "right"
+    return [matrices, heads]
 
 
 def conditions(spectra: Sequence[Spectrum]) -> str:
@@ -419,8 +362,3 @@ def extent(values: Sequence[float], form: str) -> str:
         return "–"
     spread = f" ({form.format(min(defined))} to {form.format(max(defined))})" if len(defined) > 1 else ""
     return form.format(median(defined)) + spread
-
-
-def similarities(report: LayerReport) -> list[float]:
-    """CKA of each pair of two heads."""
-    return [value for head, row in enumerate(report.similarity) for value in row[:head]]

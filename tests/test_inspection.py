@@ -1,4 +1,4 @@
-"""`leaner inspect`: matrices whose numbers are known, the Jacobian against the matrix itself, and the command."""
+"""`leaner inspect`: matrices whose numbers are known, layers as they compute, and the command."""
 
 import json
 import math
@@ -15,23 +15,24 @@ from typer.testing import CliRunner
 
 from modeling_leaner import (
     LeanBERTConfig,
+    LeanBERTForMultipleChoice,
     LeanBERTModel,
     LeanGPTConfig,
     LeanGPTModel,
     LeanViTConfig,
     LeanViTModel,
-    inspection,
 )
 from modeling_leaner.cli.app import app
-from modeling_leaner.conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from modeling_leaner.conversion import convert
 from modeling_leaner.inspection import (
-    AttentionBranch,
-    Norms,
+    Spectrum,
+    attend,
+    attention_entropy,
     document_of,
-    estimate_norms,
+    head_condition_numbers,
+    head_similarity,
     inspect_layers,
-    matrix_at,
+    query_key_spectrum,
     rows_of,
 )
 
@@ -106,45 +107,46 @@ def small_block(number):
     return model.eval().layers[0], torch.randn(5 + number % 6, width)
 
 
-class TestJacobian:
-    @pytest.mark.parametrize("number", range(12))
-    def test_estimates_of_small_blocks(self, number):
-        """σ_max and ‖J‖_F within 1 % of those of the matrix, without and with the residual."""
-        block, states = small_block(number)
-        matrix = matrix_at(AttentionBranch(block, torch.double), states.double())
-        estimates = estimate_norms(AttentionBranch(block, torch.float32), states)
-        for found, whole in zip(estimates, (matrix, matrix + torch.eye(len(matrix)))):
-            exact = Norms.of(whole)
-            assert found.largest == pytest.approx(exact.largest, rel=1e-4)
-            assert found.frobenius == pytest.approx(exact.frobenius, rel=0.01)
-            assert abs(found.frobenius - exact.frobenius) <= found.frobenius_error + 1e-5 * exact.frobenius
-            assert found.stable_rank == pytest.approx(exact.stable_rank, rel=0.05)
+class TestHeadConditionNumbers:
+    """κ of the concatenated head outputs."""
 
-    @pytest.mark.parametrize(
-        "function, largest, frobenius",
-        [
-            (lambda states: states.flip(0), 1, 72**0.5),  # orthogonal
-            (lambda states: 3 * states.mean() * torch.ones_like(states), 3, 3),  # rank 1
-            (lambda states: 0 * states, 0, 0),
-        ],
-    )
-    def test_of_known_matrices(self, function, largest, frobenius):
-        point = torch.randn(9, 8)
-        found, _ = estimate_norms(function, point)
-        assert (found.largest, found.frobenius) == pytest.approx((largest, frobenius), rel=1e-4)
-        assert Norms.of(matrix_at(function, point.double())).largest == pytest.approx(largest)
+    def test_equals_the_head_outputs_put_together_by_hand(self):
+        model, ids = bert().double().eval(), torch.randint(2, 60, (3, 12))
+        found = head_condition_numbers(model, input_ids=ids)
+        model.set_attn_implementation("eager")  # which returns its weights
+        outputs = model(ids, output_attentions=True, output_hidden_states=True)
+        for layer, weights, states in zip(range(2), outputs.attentions, outputs.hidden_states):
+            values = model.layers[layer].self_attn.v_proj(states).view(3, 12, 4, 4).transpose(1, 2)
+            singular = torch.linalg.svdvals((weights @ values).transpose(1, 2).flatten(2))
+            assert found[layer] == pytest.approx((singular[:, 0] / singular[:, -1]).median().item(), rel=1e-4)
+
+    def test_padding_and_choices(self):
+        """Padding does not count; (B, C, T) of multiple choice are B·C rows. Each module keeps its mode."""
+        model = LeanBERTForMultipleChoice(bert().config).train()
+        model.model.layers[0].eval()
+        modes = [module.training for module in model.modules()]
+        ids, mask = torch.randint(2, 60, (2, 3, 12)), torch.ones(2, 3, 12, dtype=torch.long)
+        mask[1, 2, 6:] = 0
+        found = head_condition_numbers(model, input_ids=ids, attention_mask=mask)
+        flat, seen = ids.flatten(0, 1), mask.flatten(0, 1)
+        assert found == head_condition_numbers(model.model, input_ids=flat, attention_mask=seen)
+        last = head_condition_numbers(model.model, input_ids=flat[5:], attention_mask=seen[5:])
+        assert last == pytest.approx(head_condition_numbers(model.model, input_ids=flat[5:, :6]), rel=1e-3)
+        assert [module.training for module in model.modules()] == modes
+        assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 class TestLayers:
     @pytest.mark.parametrize("number", range(6))
-    def test_the_branch_is_what_the_block_adds(self, number):
+    def test_heads_are_what_the_block_reads(self, number):
         block, states = small_block(number)
         read = states if number % 3 == 1 else block.norm1(states)  # BERT's norm comes after
         causal = torch.full((len(states), len(states)), -torch.inf).triu(1)[None, None]
         mask = causal if number % 3 == 2 else None
         with torch.no_grad():
             expected = block.self_attn(read[None], mask)[0][0]
-        torch.testing.assert_close(AttentionBranch(block, torch.double)(states.double()).float(), expected)
+            _, heads = attend(block.self_attn, read)
+            torch.testing.assert_close(block.self_attn.o_proj(heads.flatten(1)), expected)
 
     def test_transformers_models(self):
         """Of the converted model, what transformers itself gives: entropy of its weights, spectra of its matrices."""
@@ -161,7 +163,7 @@ class TestLayers:
                 inputs = {"pixel_values": torch.rand(3, 3, 8, 8)}
             with torch.no_grad():
                 weights = model(**inputs, output_attentions=True).attentions
-            reports = inspect_layers(convert(model), rows_of(inputs), jacobian="none")
+            reports = inspect_layers(convert(model), rows_of(inputs))
             for report, each in zip(reports, weights):
                 entropy = torch.stack([attention_entropy(row) for row in each]).mean(dim=0)
                 assert report.entropy == pytest.approx(entropy.tolist(), rel=1e-4)
@@ -175,7 +177,7 @@ class TestLayers:
         """As the attention itself changes where it reads zeros in the head's place."""
         model = bert().eval()
         inputs = token_rows()
-        reports = inspect_layers(model, rows_of(inputs), jacobian="none")
+        reports = inspect_layers(model, rows_of(inputs))
         outputs = []
         attention = model.layers[1].self_attn
         attention.register_forward_hook(lambda module, args, output: outputs.append(output[0]))
@@ -200,17 +202,6 @@ class TestLayers:
         alone = inspect_layers(model, [{"input_ids": ids[:1]}, {"input_ids": ids[1:, :7]}])
         assert padded == alone and padded[0].tokens == [12, 7]
 
-    def test_exact_where_it_fits(self, monkeypatch):
-        model, rows = vit(), rows_of({"pixel_values": torch.rand(1, 3, 8, 8)})
-        exact = inspect_layers(model, rows, [0])[0]
-        assert exact.jacobian.spectrum.rank <= 5 * 15  # the norm takes the mean out of each of five tokens
-        assert math.isinf(exact.jacobian.spectrum.condition_number)
-        assert exact.jacobian_with_residual.spectrum.has_full_rank
-        estimated = inspect_layers(model, rows, [0], jacobian="matrix-free")[0]
-        assert estimated.jacobian.spectrum is None
-        monkeypatch.setattr(inspection, "MOST_ROWS", 79)
-        assert inspect_layers(model, rows, [0])[0] == estimated
-
     def test_what_cannot_be_inspected(self):
         model = bert()
         with pytest.raises(ValueError, match="row 1 has 3 tokens, and layer 0 has 4 heads"):
@@ -219,8 +210,8 @@ class TestLayers:
             inspect_layers(model, rows_of(token_rows()), layers=[0, 2])
         with torch.no_grad():
             model.layers[1].self_attn.k_proj.weight[0, 0] = math.nan
-        with pytest.raises(ValueError, match="layer 1: NaN or infinite weights in attention.k_proj.weight"):
-            inspect_layers(model, rows_of(token_rows()), jacobian="none")
+        with pytest.raises(ValueError, match="layer 1: NaN or infinite weights in k_proj.weight"):
+            inspect_layers(model, rows_of(token_rows()))
         assert model.training
 
     def test_heads_that_say_nothing(self):
@@ -228,7 +219,7 @@ class TestLayers:
         model = bert(per_layer_config={0: {"num_attention_heads": 1}})
         with torch.no_grad():
             model.layers[1].self_attn.v_proj.weight[:4] = 0
-        reports = inspect_layers(model, rows_of(token_rows()), jacobian="none")
+        reports = inspect_layers(model, rows_of(token_rows()))
         document = json.loads(json.dumps(document_of("m", "d", 0.1, reports), allow_nan=False))
         second = document["layers"][1]
         assert second["similarity"][0][1] is None and second["similarity"][1][2] is not None
@@ -259,7 +250,7 @@ def theirs(tmp_path):
 class TestCommand:
     def test_a_published_model_on_rows_of_its_recipe(self, leaner):
         """κ of the head outputs is that of its results.json."""
-        result = leaner(LISTOPS, "--jacobian", "none", "--json")
+        result = leaner(LISTOPS, "--json")
         assert result.exit_code == 0, result.output
         document = json.loads(result.stdout)
         assert document["data"] == "listops-short (test)" and len(document["tokens"]) == 8
@@ -273,14 +264,12 @@ class TestCommand:
         assert "bert on texts.parquet (train): 2 rows of " in result.stdout
         result = leaner("vit", "--data", "pictures.parquet", "--layers", "1", "--json")
         (layer,) = json.loads(result.stdout)["layers"]
-        assert layer["layer"] == 1 and layer["jacobian"]["spectrum"]["size"] == 5 * 16
-        assert layer["jacobian"]["spectrum"]["condition_number"] is None  # the norm before it costs rank
+        assert layer["layer"] == 1 and layer["value"]["size"] == 16
 
     def test_a_new_shape(self, leaner):
-        result = leaner("gpt/nano", "--layers", 0, "--rows", 2, "--jacobian", "matrix-free")
+        result = leaner("gpt/nano", "--layers", 0, "--rows", 2)
         assert result.exit_code == 0, result.output
         assert "gpt/nano on random tokens: 2 rows of 128 tokens each" in result.stdout
-        assert result.stdout.count("matrix-free") == 2 and " ± " in result.stdout
 
     @pytest.mark.parametrize(
         "words, message",
@@ -290,7 +279,6 @@ class TestCommand:
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
             ("vit/nano --column image", "--column image: expected --data as well, whose column it names"),
             ("weightless --data texts.parquet", "weightless: a bert model; no model.safetensors in this folder"),
-            ("gpt/nano --jacobian exact", "jacobian exact: 128 tokens of width 128 give 16,384 × 16,384 numbers, 2.0"),
         ],
     )
     def test_what_is_refused(self, leaner, theirs, tmp_path, words, message):

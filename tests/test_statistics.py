@@ -19,7 +19,7 @@ from scipy import stats
 from training_data import labelled, write_shape
 
 from modeling_leaner import LeanBERTForSequenceClassification
-from modeling_leaner.conditioning import head_condition_numbers
+from modeling_leaner.inspection import head_condition_numbers
 
 
 BASE, LEAN, SHALLOW = "bert/mini", "bert/lean-mini", "bert/shallow-mini"

@@ -4,8 +4,8 @@ import pytest
 import torch
 from common import NO_DROPOUT
 
-from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
+from modeling_leaner.inspection import head_condition_numbers
 from modeling_leaner.layers_leaner import LeanBlock
 from modeling_leaner.modeling_lean_bert import (
     LeanBERTForMaskedLM,

@@ -126,9 +126,7 @@ class RecipeArguments(TrainingArguments):
     )
 
     # Conditioning
-    inspect: Literal["no", "heads", "jacobian"] = option(
-        "no", "log what leaner inspect measures, on two held-out rows: without the Jacobian, or with it"
-    )
+    inspect: Literal["no", "heads"] = option("no", "log what leaner inspect measures, on two held-out rows")
     inspect_steps: float = option(0.1, "steps between two measurements, or their share below 1")
 
     # The machine

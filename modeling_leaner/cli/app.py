@@ -199,19 +199,15 @@ def inspect(
     column: Annotated[
         str | None, Option(help="Column of the texts or images.", show_default="the recipe's, or the only one")
     ] = None,
-    rows: Annotated[int, Option(min=1, help="Number of examples; the Jacobian is measured on the first.")] = 8,
+    rows: Annotated[int, Option(min=1, help="Number of examples.")] = 8,
     layers: Annotated[
         str | None, Option(help="Layers counted from 0, such as 0,4,5.", show_default="all", callback=layer_numbers)
     ] = None,
-    jacobian: Annotated[
-        Literal["auto", "exact", "matrix-free", "none"],
-        Option(help="auto: exact up to 4,096 numbers in an example's states, else matrix-free."),
-    ] = "auto",
     as_json: Json = False,
 ) -> None:
     """Measure the attention's conditioning and what each head does.
 
-    Example: leaner inspect gpt2 --data texts.txt --rows 2 --jacobian none
+    Example: leaner inspect gpt2 --data texts.txt --rows 2
     """
     with slow_imports():
         from .inspect import run

@@ -41,7 +41,6 @@ def run(
     column: str | None,
     rows: int,
     layers: tuple[int, ...] | None,
-    jacobian: str,
     as_json: bool,
 ) -> None:
     """Inspects a model and prints what was found. Raises ValueError or OSError that names the option, or the file."""
@@ -54,7 +53,7 @@ def run(
         layers = sorted(set(layers))
         check_layers("--layers", layers, model.config.num_hidden_layers)
     start = perf_counter()
-    reports = inspect_layers(model, inputs, layers, jacobian, progress_bar)
+    reports = inspect_layers(model, inputs, layers, progress_bar)
     document = document_of(source, origin, perf_counter() - start, reports)
     if as_json:
         print(json.dumps(document, indent=1, allow_nan=False))

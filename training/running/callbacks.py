@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from math import ceil, isfinite, nan
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pandas as pd
 import psutil
@@ -23,6 +22,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerState, Trainin
 
 from modeling_leaner.conversion import convert
 from modeling_leaner.files import finite_or_none, read_json, write_bytes
+from modeling_leaner.inspection import LayerReport, inspect_layers, rows_of
 
 from ..settings import RecipeArguments
 from ..tasks.base import Batch
@@ -276,13 +276,10 @@ class Inspection(TrainerCallback):
         """Raises ValueError, naming the setting, if the model or its rows cannot be measured."""
         if not state.is_world_process_zero:
             return
-        from modeling_leaner.inspection import inspect_layers, rows_of  # few runs need it
-
         if args.implementation == "transformers":
             model = convert(model)
-        jacobian = "matrix-free" if args.inspect == "jacobian" else "none"
         try:
-            reports = inspect_layers(model, rows_of(self.inputs), jacobian=jacobian)
+            reports = inspect_layers(model, rows_of(self.inputs))
         except ValueError as error:
             raise ValueError(f"inspect: {error}") from error
         self.log(numbers_of(reports))
@@ -295,7 +292,7 @@ def is_due(state: TrainerState, interval: float) -> bool:
     return state.global_step % max(1, ceil(interval)) == 0 or state.global_step == state.max_steps
 
 
-def numbers_of(reports: list[Any]) -> dict[str, float]:
+def numbers_of(reports: list[LayerReport]) -> dict[str, float]:
     """κ of each layer's head outputs, the median of the rows, and the medians over layers of everything else.
 
     What has lost rank, or is not defined, is left out.
@@ -308,10 +305,10 @@ def numbers_of(reports: list[Any]) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if isfinite(value)}
 
 
-def layer_numbers(report: Any) -> dict[str, float]:
+def layer_numbers(report: LayerReport) -> dict[str, float]:
     """Of several heads, or pairs of them, the median; NaN if there is no pair."""
-    pairs = [value for head, row in enumerate(report.similarity) for value in row[:head]]
-    numbers = {
+    pairs = report.similarities
+    return {
         "kappa_query_key": median(spectrum.condition_number for spectrum in report.query_key),
         "kappa_value": report.value.condition_number,
         "kappa_output": report.output.condition_number,
@@ -319,8 +316,3 @@ def layer_numbers(report: Any) -> dict[str, float]:
         "similarity": median(pairs) if pairs else nan,
         "removal": median(report.removal),
     }
-    if report.jacobian is not None:
-        numbers["jacobian_largest"] = report.jacobian.largest
-        numbers["jacobian_stable_rank"] = report.jacobian.stable_rank
-        numbers["jacobian_with_residual_largest"] = report.jacobian_with_residual.largest
-    return numbers

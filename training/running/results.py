@@ -12,9 +12,9 @@ import torch
 
 import modeling_leaner
 from modeling_leaner import process
-from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.conversion import convert
 from modeling_leaner.files import finite_or_none
+from modeling_leaner.inspection import head_condition_numbers
 
 from ..records import RunResults, checked
 from ..records.results import LOCAL_FILES, RESULTS

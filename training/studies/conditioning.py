@@ -22,8 +22,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import AdamW
 from transformers import get_cosine_schedule_with_warmup
 
-from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.files import finite_or_none
+from modeling_leaner.inspection import head_condition_numbers
 from modeling_leaner.layers_leaner import LeanAttention
 from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
 
