@@ -58,7 +58,7 @@ from modeling_leaner.hub import (
 from modeling_leaner.layers_leaner import LeanPreTrainedModel
 from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.process import INTERRUPTED
-from modeling_leaner.slimming import calibration, operations
+from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
 from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, check_target, slim
 from modeling_leaner.slimming.vocabulary import keep_tokens
@@ -290,11 +290,11 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
 
         def collate(batch: list[dict]) -> Batch:
             images = [decoded_image(row[column], f"--data: {column}") for row in batch]
-            found = calibration.read_images(processor, images, model.config.num_channels)
+            found = measures.read_images(processor, images, model.config.num_channels)
             return found | ({"labels": torch.tensor([row[label] for row in batch])} if label else {})
 
     else:
-        tokenizer = calibration.padding_tokenizer(processor)
+        tokenizer = measures.padding_tokenizer(processor)
         length = min(settings.max_length, model.config.max_position_embeddings)
 
         def tokenise(batch: dict) -> dict:
@@ -382,8 +382,7 @@ def choose(settings: Settings, original: LeanPreTrainedModel, processor: object,
         model = type(original).from_pretrained(folder / "start").eval()
         return Slimmed(model, [Cut(**cut) for cut in record["cuts"]])
     batches = [
-        calibration.make_batches(original, processor, half, settings.max_length)
-        for half in calibration.halves(contents)
+        measures.make_batches(original, processor, half, settings.max_length) for half in measures.halves(contents)
     ]
     target = shape_for(original, settings.target, settings.speedup, batches[0][0])
     check_target(original, target)

@@ -18,8 +18,7 @@ from ..family import IMAGES
 from ..hub import load_processors
 from ..inspection import Row, check_layers, document_of, inspect_layers, layer_tables, rows_of
 from ..shapes import load_config, modality_of
-from ..slimming.calibration import make_batches
-from ..slimming.operations import SlimError
+from ..slimming.measures import make_batches
 from ..terminal import plain_console, progress_bar
 from ..training.data.sources import BUILT_IN, decoded_image, describe, place_in_file
 from ..training.running.evaluation import prepare_evaluation, saved_file
@@ -120,8 +119,5 @@ def column_inputs(
         decoded_image(value, f"{source}: {column}, row {place_in_file(rows, row) + 1}")
         for row, value in enumerate(rows[:count][column])
     ]
-    try:
-        batches = make_batches(model, processor, contents, LENGTH, least=1)
-    except SlimError as error:
-        raise ValueError(f"--data: {source}: {error}") from error
+    batches = make_batches(model, processor, contents, LENGTH)
     return source, [row for batch in batches for row in rows_of(batch)]

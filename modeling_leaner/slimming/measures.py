@@ -5,6 +5,7 @@ token; its *change* is the share of its variance by which it moved: 0 where noth
 the mean output for every row.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,16 +13,57 @@ from itertools import combinations
 
 import torch
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from ..layers_leaner import LeanPreTrainedModel
-from ..models import block_inputs, mean_over_tokens, without_unpadding
+from ..models import block_inputs, mean_over_tokens, with_channels, without_unpadding
 from ..terminal import Progress, no_progress
 from .operations import SlimError
 
 
+BATCH_SIZE = 32
 EXHAUSTIVE_DEPTH = 12  # up to here every choice of layers is tried
 
 Batch = dict[str, torch.Tensor]
+
+
+# Calibration rows
+
+
+def make_batches(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int) -> list[Batch]:
+    """Texts (tokens up to `max_length`) or PIL images, as the model reads them, in batches of 32."""
+    groups = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
+    if model.main_input_name == "pixel_values":
+        return [read_images(processor, group, model.config.num_channels) for group in groups]
+    tokenizer = padding_tokenizer(processor)
+    options = {"max_length": min(max_length, model.config.max_position_embeddings), "return_tensors": "pt"}
+    read = [tokenizer(list(group), padding=True, truncation=True, **options) for group in groups]
+    return [{name: batch[name] for name in ("input_ids", "attention_mask")} for batch in read]
+
+
+def read_images(processor: object, images: Sequence, channels: int) -> Batch:
+    """One batch: pixel_values (B, channels, height, width)."""
+    return dict(processor([with_channels(image, channels) for image in images], return_tensors="pt"))
+
+
+def padding_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A copy that pads at the right, for padding and truncation stay set in a tokenizer, which is saved with the cut.
+
+    Without padding token it pads with its end token, which the mask leaves out.
+    """
+    padding = copy.deepcopy(tokenizer)
+    if padding.pad_token is None:
+        padding.pad_token = padding.eos_token
+    padding.padding_side = "right"
+    return padding
+
+
+def halves(rows: Sequence) -> tuple[Sequence, Sequence]:
+    """Every other row to choose by, the others held out."""
+    return rows[0::2], rows[1::2]
+
+
+# Scores
 
 
 def model_output(model: LeanPreTrainedModel, batch: Batch) -> torch.Tensor:

@@ -44,31 +44,23 @@ def check_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> None:
 
 
 def keep_heads(
-    model: LeanPreTrainedModel,
-    kept: Sequence[Sequence[int]],
-    means: Sequence[torch.Tensor] | None = None,
+    model: LeanPreTrainedModel, kept: Sequence[Sequence[int]], means: Sequence[torch.Tensor] | None = None
 ) -> LeanPreTrainedModel:
     """A cut: the named heads of every layer. What is left out counts as zero, or as its mean where `means` are given.
 
     Another order of the same heads is a permutation, which is exact.
 
     Args:
-        kept: per layer, heads counted from 0. With fewer key-value than query heads (LeanGPT) those stay, so that
-            every group must keep equally many of its query heads, the groups in their order.
+        kept: per layer, heads counted from 0.
         means: per layer the mean (H·d) of what `o_proj` reads, whose removed part goes into its bias.
 
-    Raises SlimError if groups keep unequal numbers, or no configuration can hold what stays.
+    Raises SlimError if query heads share keys, or no configuration can hold what stays.
     """
+    if is_grouped(model):
+        raise SlimError("heads: cannot be cut where several share keys and values")
     size = model.config.head_dim
-    grouped = is_grouped(model)
     layers = []
     for index, heads in enumerate(kept):
-        groups = model.config.key_value_heads_per_layer[index]
-        members = model.config.heads_per_layer[index] // groups
-        expected = [group for group in range(groups) for _ in range(len(heads) // groups)]
-        if grouped and [head // members for head in heads] != expected:
-            reason = f"expected equally many of each of {groups} groups, in order, got {list(heads)}"
-            raise SlimError(f"heads of layer {index}: {reason}")
         tensors = _layer(model, index)
         rows = torch.cat([torch.arange(head * size, (head + 1) * size) for head in heads])
         out = tensors["self_attn.o_proj.weight"]
@@ -76,16 +68,14 @@ def keep_heads(
             bias = tensors["self_attn.o_proj.bias"]
             tensors["self_attn.o_proj.bias"] = bias + _removed_part(out, rows, means[index])
         tensors["self_attn.o_proj.weight"] = out[:, rows]
-        for projection in ("q_proj",) if grouped else PROJECTIONS:  # groups keep their keys and values
+        for projection in PROJECTIONS:
             _map_projection(tensors, projection, lambda tensor, rows=rows: tensor[rows])
         layers.append(tensors)
     return _rebuilt(model, layers, heads=[len(heads) for heads in kept])
 
 
 def keep_neurons(
-    model: LeanPreTrainedModel,
-    kept: Sequence[Sequence[int]],
-    means: Sequence[torch.Tensor] | None = None,
+    model: LeanPreTrainedModel, kept: Sequence[Sequence[int]], means: Sequence[torch.Tensor] | None = None
 ) -> LeanPreTrainedModel:
     """A cut: the named neurons of every MLP, equally many per layer, since a configuration has one MLP width.
 
@@ -111,10 +101,10 @@ def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreT
     """Exact: `added` more heads in every layer, which contribute nothing yet because their output columns are zero.
 
     Queries, keys and values are drawn from N(0, initializer_range): were they zero, the heads would never learn.
-    Raises SlimError for fewer key-value than query heads, which no number of new heads leaves in equal groups.
+    Raises SlimError if query heads share keys.
     """
     if is_grouped(model):
-        raise SlimError(f"num_key_value_heads={model.config.num_key_value_heads}: cannot add heads in groups")
+        raise SlimError("heads: cannot be added where several share keys and values")
     generator = torch.Generator().manual_seed(seed)
     rows = added * model.config.head_dim
 

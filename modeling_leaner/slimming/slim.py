@@ -16,7 +16,6 @@ from .operations import SlimError
 
 MOST_HEADS = 4096  # of a layer
 MOST_NEURONS = 2**20  # of an MLP
-RIVALS = 5  # choices of layers that are recorded
 
 
 @dataclass(frozen=True)
@@ -37,16 +36,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Cut:
-    """One cut: what was left out, and the change of the output on held-out rows, all cuts up to this one together.
-
-    `rivals`: other choices with the change that they make, on the rows of the choice.
-    """
+    """One cut: what was left out, and the change of the output on held-out rows, all cuts up to this one together."""
 
     part: str
     before: object
     after: object
     change: float
-    rivals: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,8 +103,12 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
         heads = [heads[layer] for layer in target.keep]
     elif target.layers is not None:
         heads = sorted(heads)[-target.layers :]  # those with the most, which may be the ones that stay
-    if target.heads is not None:
-        _check_heads(model, target.heads)
+    if target.heads is not None and operations.is_grouped(model):
+        raise SlimError("heads: cannot change where several share keys and values")
+    uneven = len(set(config.heads_per_layer)) > 1
+    if target.heads is not None and uneven and target.heads > min(config.heads_per_layer):
+        expected = f"1..{min(config.heads_per_layer)} for layers of {config.heads_per_layer} heads"
+        raise SlimError(f"heads: expected {expected}, got {target.heads}")
     if target.total_heads is not None:
         if hasattr(config, "num_key_value_heads"):
             reason = f"{type(config).__name__} has one number of key-value heads; give heads, a number for every layer"
@@ -117,18 +116,6 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
         if not len(heads) <= target.total_heads <= sum(heads):
             expected = f"{len(heads)}..{sum(heads)} for {len(heads)} layers"
             raise SlimError(f"total_heads: expected {expected}, got {target.total_heads}")
-
-
-def _check_heads(model: LeanPreTrainedModel, wanted: int) -> None:
-    """Raises SlimError for heads that layers cannot grow to, or that groups of heads which share keys cannot have."""
-    heads = model.config.heads_per_layer
-    grouped = operations.is_grouped(model)
-    if wanted > min(heads) and (grouped or len(set(heads)) > 1):
-        why = ", since several heads share keys" if grouped else f" for layers of {heads} heads"
-        raise SlimError(f"heads: expected 1..{min(heads)}{why}, got {wanted}")
-    groups = getattr(model.config, "num_key_value_heads", 1)
-    if grouped and wanted % groups:
-        raise SlimError(f"heads: expected a multiple of num_key_value_heads={groups}, got {wanted}")
 
 
 @dataclass
@@ -145,25 +132,20 @@ class _Slimming:
     progress: Progress
     cuts: list[Cut] = field(default_factory=list)
 
-    def record(self, part: str, before: object, after: object, rivals: dict[str, float] | None = None) -> None:
+    def record(self, part: str, before: object, after: object) -> None:
         """Notes a cut that was made."""
-        self.cuts.append(Cut(part, before, after, self.held_out.change(self.model), rivals or {}))
+        self.cuts.append(Cut(part, before, after, self.held_out.change(self.model)))
 
     def cut_layers(self, target: Target) -> None:
-        """Keeps the layers that are named, or those of the best choice; the next ones are its rivals."""
-        depth = self.model.config.num_hidden_layers
-        if target.keep is not None:
-            ranking = measures.changes_by_layers(self.model, self.choosing, [tuple(target.keep)])
-        elif target.layers is not None and target.layers < depth:
+        """Keeps the layers that are named, or those of the best choice."""
+        layers = list(range(self.model.config.num_hidden_layers))
+        chosen = layers if target.keep is None else list(target.keep)
+        if target.layers is not None and target.layers < len(layers):
             ranking = measures.rank_layers(self.model, self.choosing, target.layers, self.progress)
-        else:
-            return
-        chosen = list(next(iter(ranking)))
-        if len(chosen) == depth:
-            return
-        self.model = operations.keep_layers(self.model, chosen)
-        rivals = {",".join(map(str, layers)): change for layers, change in list(ranking.items())[:RIVALS]}
-        self.record("layers", list(range(depth)), chosen, rivals)
+            chosen = list(next(iter(ranking)))
+        if chosen != layers:
+            self.model = operations.keep_layers(self.model, chosen)
+            self.record("layers", layers, chosen)
 
     def change_heads(self, target: Target) -> None:
         """Leaves heads out, in every layer or of all layers together, or adds some, to reach the target."""
@@ -180,11 +162,11 @@ class _Slimming:
         means, _ = measures.input_moments(self.model, self.choosing.batches, "self_attn.o_proj")
         changes = measures.changes_by_head(self.model, self.choosing, means, self.progress)
         if total is None:
-            kept = [_best_heads(self.model, index, of_heads, target.heads) for index, of_heads in enumerate(changes)]
+            kept = [sorted(of_heads.topk(target.heads).indices.tolist()) for of_heads in changes]
         else:
             kept = share_heads(changes, total)
-        self.model, rivals = self.cut_as_zero_or_mean(operations.keep_heads, kept, means)
-        self.record("heads", heads, self.model.config.heads_per_layer, rivals)
+        self.cut_as_zero_or_mean(operations.keep_heads, kept, means)
+        self.record("heads", heads, self.model.config.heads_per_layer)
 
     def change_neurons(self, target: Target) -> None:
         """Leaves those neurons of every MLP out that add the least variance, or adds some, to reach the target."""
@@ -192,7 +174,6 @@ class _Slimming:
         width = self.model.config.intermediate_size
         if wanted is None or wanted == width:
             return
-        rivals = None
         if wanted > width:
             self.model = operations.add_neurons(self.model, wanted - width)
         else:
@@ -201,19 +182,13 @@ class _Slimming:
             for layer, variance in zip(self.model.base_model.layers, variances):
                 added = variance * layer.mlp.fc2.weight.detach().double().square().sum(dim=0)
                 kept.append(sorted(added.topk(wanted).indices.tolist()))
-            self.model, rivals = self.cut_as_zero_or_mean(operations.keep_neurons, kept, means)
-        self.record("intermediate_size", width, wanted, rivals)
+            self.cut_as_zero_or_mean(operations.keep_neurons, kept, means)
+        self.record("intermediate_size", width, wanted)
 
-    def cut_as_zero_or_mean(
-        self, keep: Callable, kept: list[list[int]], means: list[torch.Tensor]
-    ) -> tuple[LeanPreTrainedModel, dict[str, float]]:
-        """The cut that changes the output less: what goes counts as zero, or as its mean; and the change of both."""
-        models = {
-            "removed parts as zero": keep(self.model, kept, None),
-            "as their mean": keep(self.model, kept, means),
-        }
-        changes = {name: self.choosing.change(model) for name, model in models.items()}
-        return models[min(changes, key=changes.get)], changes
+    def cut_as_zero_or_mean(self, keep: Callable, kept: list[list[int]], means: list[torch.Tensor]) -> None:
+        """The cut that changes the output less: what goes counts as zero, or as its mean."""
+        models = [keep(self.model, kept, None), keep(self.model, kept, means)]
+        self.model = min(models, key=self.choosing.change)
 
 
 def share_heads(changes: list[torch.Tensor], total: int) -> list[list[int]]:
@@ -228,14 +203,3 @@ def share_heads(changes: list[torch.Tensor], total: int) -> list[list[int]]:
     for _, index, head in sorted(ranking, reverse=True)[: total - len(kept)]:
         kept[index].append(head)
     return [sorted(heads) for heads in kept]
-
-
-def _best_heads(model: LeanPreTrainedModel, index: int, changes: torch.Tensor, wanted: int) -> list[int]:
-    """The `wanted` heads of a layer whose absence changes the output most; equally many of each key-value group."""
-    groups = model.config.key_value_heads_per_layer[index] if operations.is_grouped(model) else 1
-    size = len(changes) // groups
-    kept = []
-    for group in range(groups):
-        best = changes[group * size : (group + 1) * size].topk(wanted // groups).indices
-        kept += sorted((best + group * size).tolist())
-    return kept

@@ -15,7 +15,7 @@ from pathlib import Path
 from modeling_leaner.files import read_object, write_json
 from modeling_leaner.hub import weights_sha256
 from modeling_leaner.layers_leaner import WEIGHTS
-from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
+from modeling_leaner.slimming.measures import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.slim import RECORD, Slimmed, Target, slim
 
