@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
@@ -175,6 +174,7 @@ RELATIVES = (VIT, BERT, GPT)
 # What files that are damaged, or that another program wrote, make transformers raise.
 READING = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, SafetensorError, StrictDataclassError)
 READING += (TypeError, ValueError)
+LEFT_OUT = re.compile(r"(^|\.)pooler\.|^cls\.seq_relationship\.")  # which BERTs hold beside a head that reads neither
 STORED_FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 
 
@@ -299,20 +299,20 @@ def _from_lean(relative: Relative, state: dict[str, torch.Tensor], target: Itera
     return tensors
 
 
-def load_lean(source: str | Path, ignore: Iterable[str] = ()) -> PreTrainedModel:
+def load_lean(source: str | Path) -> PreTrainedModel:
     """The model of a folder or Hub id as one of ours: ours as it is, ViT, BERT and GPT-2 converted.
 
     Raises ValueError as `convert_checkpoint` does.
     """
-    model = _load_strictly(str(source), list(ignore))
+    model = _load_strictly(str(source))
     return model if isinstance(model.config, LeanConfig) else convert(model)
 
 
-def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[str] = ()) -> PreTrainedModel:
+def convert_checkpoint(source: str | Path, output: str | Path) -> PreTrainedModel:
     """Converts a folder or Hub id and writes `output`, with its tokenizer or image processor where it has one.
 
-    Strict: a tensor that the architecture lacks or needs is an error, unless a pattern of `ignore` (`"cls.*"`) names
-    it. `output` must not exist; it appears whole or not at all.
+    Strict: a tensor that the architecture lacks or needs is an error, but for `LEFT_OUT`. `output` must not exist; it
+    appears whole or not at all.
 
     Raises:
         ValueError: no exact relative; tensors that are missing, unexpected, of another shape, of integers, or not
@@ -324,7 +324,7 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
     output = Path(output)
     if output.exists() or output.is_symlink():
         raise FileExistsError(f"{output} exists already")
-    converted = convert(_load_strictly(source, list(ignore)))
+    converted = convert(_load_strictly(source))
     processors = load_processors(source)
     check_vocabulary(source, processors, getattr(converted.config, "vocab_size", None))
     with whole_folder(output) as folder:
@@ -334,7 +334,7 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
     return converted
 
 
-def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
+def _load_strictly(source: str) -> PreTrainedModel:
     """The model of a folder or Hub id, whose tensors must be exactly those of its architecture, and finite.
 
     Raises ValueError, naming source and tensor, where they are not.
@@ -366,10 +366,10 @@ def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
             model, info = model_class.from_pretrained(source, add_pooling_layer=False, **load)
         if integers := find_integers(files, model):
             raise ConversionError(f"tensors of integers, expected floating point: {in_one_line(integers)}")
-        for kind, remedy in {"missing": "", "unexpected": "; --ignore PATTERN leaves tensors out"}.items():
-            names = [name for name in info[f"{kind}_keys"] if not any(fnmatch(name, pattern) for pattern in ignore)]
+        unexpected = [name for name in info["unexpected_keys"] if not LEFT_OUT.search(name)]
+        for kind, names in {"missing": info["missing_keys"], "unexpected": unexpected}.items():
             if names:
-                raise ConversionError(f"{kind} tensors for {model_class.__name__}: {in_one_line(names)}{remedy}")
+                raise ConversionError(f"{kind} tensors for {model_class.__name__}: {in_one_line(names)}")
         for name, stored, expected in sorted(info["mismatched_keys"]):
             raise ConversionError(f"tensor {name} is {list(stored)}, expected {list(expected)}")
         if broken := [name for name, tensor in model.state_dict().items() if not tensor.isfinite().all()]:

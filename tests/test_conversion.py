@@ -276,14 +276,17 @@ def test_tensors_that_are_no_weights(bert, tmp_path, change, message):
 
 
 def test_tensors_that_have_no_place(bert, tmp_path):
+    """What pretraining leaves beside the head of a BERT is left out, anything else is refused."""
     weights = bert / "model.safetensors"
-    save_file({**load_file(weights), "cls.seq_relationship.weight": torch.ones(2, 48)}, weights, {"format": "pt"})
-    with pytest.raises(ValueError, match="unexpected tensors for BertForMaskedLM: cls.seq_relationship.weight"):
-        convert_checkpoint(bert, tmp_path / "ours")
-    assert not (tmp_path / "ours").exists()
-    convert_checkpoint(bert, tmp_path / "ours", ignore=["cls.seq_relationship.*"])
+    pretraining = {"cls.seq_relationship.weight": torch.ones(2, 24), "bert.pooler.dense.weight": torch.ones(24, 24)}
+    save_file({**load_file(weights), **pretraining}, weights, {"format": "pt"})
+    convert_checkpoint(bert, tmp_path / "ours")
     with pytest.raises(FileExistsError, match="ours exists already"):
         convert_checkpoint(bert, tmp_path / "ours")
+    save_file({**load_file(weights), "cls.other.weight": torch.ones(2, 48)}, weights, {"format": "pt"})
+    with pytest.raises(ValueError, match="unexpected tensors for BertForMaskedLM: cls.other.weight"):
+        convert_checkpoint(bert, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("name", ["theirs", "ours"])

@@ -106,18 +106,14 @@ def plan(
 
 
 @app.command(cls=Command)
-def convert(
-    source: Trained,
-    output: NewFolder,
-    ignore: Annotated[list[str] | None, Option(help="Pattern of tensors that may be missing, as 'cls.*'.")] = None,
-) -> None:
+def convert(source: Trained, output: NewFolder) -> None:
     """Convert a transformers checkpoint exactly to Lean, or back.
 
     Example: leaner convert google-bert/bert-base-uncased lean-bert
     """
     with slow_imports():
         from ..conversion import convert_checkpoint
-    model = convert_checkpoint(source, output, ignore or [])
+    model = convert_checkpoint(source, output)
     name = type(model).__name__
     typer.echo(f"{output}: {name}, {model.num_parameters() / 1e6:.1f}M parameters")
     package = "modeling_leaner" if name.startswith("Lean") else "transformers"

@@ -60,7 +60,7 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
     bare = task.trains_bare_model()
     with naming("teacher", (ValueError, OSError)):
         require_source(source)
-        model = load_lean(source, ignore=["pooler.*"] if bare else []).eval()
+        model = load_lean(source).eval()
     model = model.base_model if bare else model
     config = model.config
     if config.model_type != task.config.model_type:
