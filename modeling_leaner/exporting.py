@@ -30,7 +30,6 @@ PARITY_FILE = "parity.json"  # not export.json, which transformers.exporters wri
 LARGEST_FILE = 1_900_000_000  # bytes of weights in an ONNX file, which protobuf ends at 2 GB; more lie beside it
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 CACHE = "past_key_values"
-CHOICES = 3  # of made-up inputs for multiple choice
 PADDED = 2  # tokens of a made-up row
 LARGEST_DIFFERENCE = 1e-3  # as in Parity: rounding gives 1e-6, a mask or a cache that is ignored more than 1e-2
 RANKS_BY_TOKEN = {"last_hidden_state": 3, "hidden_states": 3, "logits": 3, "start_logits": 2, "end_logits": 2}
@@ -58,8 +57,8 @@ COMPARED = (Size(rows=3, length=20, past=11), Size(rows=1, length=6), Size(rows=
 class ExportableModel(nn.Module):
     """A model whose inputs and outputs are tensors alone; those of its cache are a list, layer by layer.
 
-    `keeps_cache`: keys and values of earlier tokens go in and come out. `reads_choices`: inputs are (B, C, T), every
-    choice a text. `reads_token_types`: a token says to which of two texts it belongs.
+    `keeps_cache`: keys and values of earlier tokens go in and come out. `reads_token_types`: a token says to which of
+    two texts it belongs.
     """
 
     def __init__(self, model: LeanPreTrainedModel):
@@ -67,7 +66,6 @@ class ExportableModel(nn.Module):
         self.model = model.eval()
         self.keeps_cache = isinstance(model, GenerationMixin)
         self.reads_images = model.main_input_name == "pixel_values"
-        self.reads_choices = type(model).__name__.endswith("ForMultipleChoice")
         self.reads_token_types = hasattr(model.config, "type_vocab_size")
 
     def forward(
@@ -124,10 +122,8 @@ def make_inputs(exportable: ExportableModel, size: Size = TRACED, seed: int = 0)
         return {"pixel_values": torch.randn(shape, generator=generator)}
     past = size.past if exportable.keeps_cache else 0
     shape = (size.rows, size.length)
-    if exportable.reads_choices:
-        shape = (size.rows, CHOICES, size.length)
-    mask = torch.ones(*shape[:-1], past + size.length, dtype=torch.long)
-    if size.rows > 1 and mask.shape[-1] > PADDED and not exportable.reads_choices:
+    mask = torch.ones(size.rows, past + size.length, dtype=torch.long)
+    if size.rows > 1 and mask.shape[1] > PADDED:
         mask[-1, slice(PADDED) if exportable.keeps_cache else slice(-PADDED, None)] = 0
     inputs = {"input_ids": torch.randint(config.vocab_size, shape, generator=generator), "attention_mask": mask}
     if exportable.keeps_cache:
@@ -148,8 +144,6 @@ def dynamic_axes(exportable: ExportableModel) -> dict[str, dict[int, str]]:
     if exportable.reads_images:
         return {"pixel_values": {0: "batch"}}
     tokens = {0: "batch", 1: "length"}
-    if exportable.reads_choices:
-        tokens = {0: "batch", 1: "choices", 2: "length"}
     axes = {"input_ids": tokens, "attention_mask": tokens}
     if exportable.keeps_cache:
         axes["attention_mask"] = {0: "batch", 1: "past + length"}
@@ -169,8 +163,7 @@ def without_remarks() -> Iterator[None]:
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.disable(level)
@@ -253,12 +246,10 @@ def load_onnx(path: Path) -> Forward:
 
 @dataclass(frozen=True)
 class Parity:
-    """`difference`: the largest, over the largest magnitude of the same output. `cosine`: of whole outputs, the
-    smallest. `same_choice`: the share of largest logits that are the same; None without logits to choose from."""
+    """The largest difference, over the largest magnitude of the same output; the smallest cosine of whole outputs."""
 
     difference: float
     cosine: float
-    same_choice: float | None
 
 
 def compared_sizes(exportable: ExportableModel) -> list[Size]:
@@ -279,7 +270,7 @@ def without_padding(name: str, output: torch.Tensor, inputs: Inputs) -> torch.Te
     An output has a place for each token, (B, T, ...), by its name and rank: logits (B, num_labels) are of whole rows.
     """
     mask = inputs.get("attention_mask")
-    if mask is None or mask.ndim > 2:
+    if mask is None:
         return output
     if name.startswith("present."):
         return output[mask.all(dim=1)]
@@ -296,7 +287,6 @@ def compare(exportable: ExportableModel, run: Forward) -> Parity:
     """
     largest = 0.0
     cosine = 1.0
-    same = []
     for seed, size in enumerate(compared_sizes(exportable), start=1):
         inputs = make_inputs(exportable, size, seed)
         given = run(inputs)
@@ -309,9 +299,7 @@ def compare(exportable: ExportableModel, run: Forward) -> Parity:
             largest = max(largest, distance.nan_to_num(nan=torch.inf).item())
             alike = torch.cosine_similarity(got.double().flatten(), wanted.double().flatten(), dim=0)
             cosine = min(cosine, alike.nan_to_num(nan=-1.0).item())
-            if name == "logits" and wanted.shape[-1] > 1:
-                same.append((got.argmax(-1) == wanted.argmax(-1)).flatten())
-    return Parity(largest, cosine, torch.cat(same).float().mean().item() if same else None)
+    return Parity(largest, cosine)
 
 
 # The command
@@ -328,7 +316,10 @@ def export(source: str, output: Path, int8: bool = True) -> list[dict[str, objec
     missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     if missing:
         raise ValueError(f"onnx: needs packages that are not installed: pip install {' '.join(missing)}")
-    exportable = ExportableModel(load_lean(source).float())
+    model = load_lean(source).float()
+    if type(model).__name__.endswith("ForMultipleChoice"):
+        raise ValueError(f"{source}: models for multiple choice are not exported")
+    exportable = ExportableModel(model)
     processors = load_processors(source)
     check_vocabulary(source, processors, getattr(exportable.model.config, "vocab_size", None))
     with whole_folder(output) as folder:
@@ -349,21 +340,5 @@ def export(source: str, output: Path, int8: bool = True) -> list[dict[str, objec
         copy_into(folder, sentence_transformers_files(source))
         for processor in processors:
             processor.save_pretrained(folder)
-        write_json(folder / PARITY_FILE, document(exportable, files))
+        write_json(folder / PARITY_FILE, {"architecture": type(model).__name__, "files": files})
     return files
-
-
-@torch.inference_mode()
-def document(exportable: ExportableModel, files: list[dict[str, object]]) -> dict[str, object]:
-    """What parity.json holds; shapes of inputs have names instead of free sizes."""
-    axes = dynamic_axes(exportable)
-    inputs = {}
-    for name, tensor in flattened(make_inputs(exportable)).items():
-        free = axes[name.partition(".")[0]]
-        inputs[name] = [free.get(axis, size) for axis, size in enumerate(tensor.shape)]
-    return {
-        "architecture": type(exportable.model).__name__,
-        "inputs": inputs,
-        "outputs": list(exportable(**make_inputs(exportable))),
-        "files": files,
-    }

@@ -171,8 +171,7 @@ def export(
         from ..exporting import export as export_model
         from ..planning.costs import human_bytes
     for each in export_model(source, output, int8):
-        choice = "" if each["same_choice"] is None else f", same choice {each['same_choice']:.1%}"
-        differs = f"difference {each['difference']:.1e}, cosine {each['cosine']:.6f}{choice}"
+        differs = f"difference {each['difference']:.1e}, cosine {each['cosine']:.6f}"
         typer.echo(f"{output / each['file']}: {human_bytes(each['bytes'])}, {differs}")
     typer.echo(f'Next, in Python: onnxruntime.InferenceSession("{output / "onnx/model.onnx"}")')
 
