@@ -122,7 +122,7 @@ def evaluate(
     One model: its own recipe.yaml holds task and data; further keys are those of leaner train.
 
     Encoders: leaner evaluate ENCODER [ENCODER ...] --task embedding [--data NAME[=PATH] ...] with the names sts12 to
-    sts16, sick_r, stsb, stsb_test, qnli, sst2, mr, subj, sentences. The others are compared with the first encoder.
+    sts16, sick_r, stsb, stsb_test, qnli, sst2, sentences. The others are compared with the first encoder.
     The path of an .onnx file is an encoder, too.
     """
     if task == "embedding":

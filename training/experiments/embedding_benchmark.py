@@ -5,7 +5,7 @@
 - QNLI as retrieval, MRR@10: every question of the validation split whose sentence holds the answer looks for that
   sentence among all distinct sentences of the split.
 - the same with the first model's embeddings of the sentences: can the model query an index that the first one built?
-- SST-2, MR, SUBJ: accuracy of a logistic regression on the embeddings.
+- SST-2: accuracy of a logistic regression on the embeddings.
 - the mean cosine between the model's and the first model's embeddings of given sentences.
 
 Speed is from texts to embeddings, tokenizer included, with the models in turns.
@@ -17,20 +17,20 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.table import Table
+from rich.table import Column, Table
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoTokenizer
 
-from modeling_leaner.models import seconds_of, take_turns
+from modeling_leaner.exporting import load_onnx
+from modeling_leaner.models import mean_over_tokens, seconds_of, take_turns
 from modeling_leaner.terminal import plain_console, quiet_libraries
 
 from ..data.sources import Rows, evenly, load_split
@@ -57,13 +57,10 @@ STS = {
     "stsb": Source("STS-B validation", "mteb/stsbenchmark-sts", "validation"),
     "stsb_test": Source("STS-B test", "mteb/stsbenchmark-sts", "test"),
 }
-QNLI = Source("QNLI retrieval, MRR@10", "nyu-mll/glue", "validation", "qnli")
-PROBES = {
+SOURCES = STS | {
+    "qnli": Source("QNLI retrieval, MRR@10", "nyu-mll/glue", "validation", "qnli"),
     "sst2": Source("SST-2 linear probe", "nyu-mll/glue", "validation", "sst2"),
-    "mr": Source("MR linear probe", "mteb/rotten_tomatoes", "test"),
-    "subj": Source("SUBJ linear probe", "SetFit/subj", "test"),
 }
-SOURCES = {**STS, "qnli": QNLI, **PROBES}
 TITLES = {name: source.title for name, source in SOURCES.items()} | {
     "same_index": "QNLI, index of the first model",
     "cosine": "cosine to the first model",
@@ -122,14 +119,14 @@ class Labelled(MeanOfRows):
     """Labelled texts to fit a classifier on and to score it on; an output is 1 if the classifier is right."""
 
     train: list[str]
-    train_labels: np.ndarray
+    train_labels: list[int]
     texts: list[str]
-    labels: np.ndarray
+    labels: list[int]
 
     def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
         probe.fit(unit_vectors(encode(self.train)), self.train_labels)
-        return (probe.predict(unit_vectors(encode(self.texts))) == self.labels).astype(float)
+        return (probe.predict(unit_vectors(encode(self.texts))) == np.asarray(self.labels)).astype(float)
 
 
 @dataclass(frozen=True)
@@ -159,75 +156,60 @@ def local_copies(entries: Sequence[str]) -> dict[str, str | None]:
             raise ValueError(f"--data {entry}: expected NAME or NAME=PATH with a NAME of {', '.join(names)}")
         if path and not Path(path).exists():
             raise ValueError(f"--data {entry}: no such file or folder")
+        if name == "sentences" and not path:
+            raise ValueError("--data sentences: expected sentences=FILE")
         given[name] = path or None
     return given
 
 
-def column(rows: Rows, *names: str, where: str) -> list:
+def column(rows: Rows, *names: str) -> list:
     """The first of these columns that the rows have. Raises ValueError if there is none."""
     for name in names:
         if name in rows.column_names:
             return rows[name][:]
-    raise ValueError(f"{where}: expected a column {' or '.join(names)}, found {', '.join(rows.column_names)}")
+    raise ValueError(f"--data: expected a column {' or '.join(names)}, found {', '.join(rows.column_names)}")
 
 
 def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | Labelled | Sentences]:
     """The rows of each score, read from local copies or from the Hub.
 
     Raises:
-        ValueError: rows or columns are missing; names the file or dataset.
+        ValueError: rows or columns are missing.
     """
     found = {}
     for name, path in given.items():
         if name == "sentences":
-            if path is None:
-                raise ValueError("--data sentences: expected sentences=FILE")
-            rows = load_split(None, "train", data_files=[path])
-            texts = column(rows, "text", "sentence", where=path)
+            texts = column(load_split(None, "train", data_files=[path]), "text", "sentence")
             found["cosine"] = Sentences([texts[place] for place in evenly(len(texts), 4_000)])
-        elif name in STS:
-            rows, where = read(name, path, SOURCES[name].split)
-            ratings = np.asarray(column(rows, "score", "label", where=where), dtype=float)
-            first, second = (column(rows, each, where=where) for each in ("sentence1", "sentence2"))
-            found[name] = Pairs(first, second, ratings)
         elif name == "qnli":
-            found["qnli"] = read_questions(path)
+            found["qnli"] = read_questions(read(name, path))
             found["same_index"] = replace(found["qnli"], same_index=True)
+        elif name == "sst2":
+            train, test = read(name, path, "train"), read(name, path)
+            parts = train.select(evenly(len(train), PROBE_ROWS)), test
+            found["sst2"] = Labelled(*(column(part, each) for part in parts for each in ("sentence", "label")))
         else:
-            found[name] = read_labelled(name, path)
+            rows = read(name, path)
+            ratings = np.asarray(column(rows, "score", "label"), dtype=float)
+            found[name] = Pairs(column(rows, "sentence1"), column(rows, "sentence2"), ratings)
     return {name: found[name] for name in TITLES if name in found}
 
 
-def read(name: str, path: str | None, split: str) -> tuple[Rows, str]:
-    """A split of the rows of a score, and how messages call it."""
+def read(name: str, path: str | None, split: str | None = None) -> Rows:
+    """A split of the rows of a score, by default the one that is scored."""
     source = SOURCES[name]
     if path is None:
-        return load_split(source.dataset, split, dataset_config=source.config), source.dataset
-    return load_split(None, split, data_files=[path]), path
+        return load_split(source.dataset, split or source.split, dataset_config=source.config)
+    return load_split(None, split or source.split, data_files=[path])
 
 
-def read_questions(path: str | None) -> Questions:
-    rows, where = read("qnli", path, "validation")
-    sentences = column(rows, "sentence", where=where)
-    questions = column(rows, "question", where=where)
+def read_questions(rows: Rows) -> Questions:
+    sentences, questions = column(rows, "sentence"), column(rows, "question")
     names = getattr(rows.features.get("label"), "names", ["entailment"])
-    entailed = np.flatnonzero(np.asarray(column(rows, "label", where=where)) == names.index("entailment"))
+    entailed = np.flatnonzero(np.asarray(column(rows, "label")) == names.index("entailment"))
     places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
     answers = np.array([places[sentences[row]] for row in entailed])
     return Questions([questions[row] for row in entailed], list(places), answers)
-
-
-def read_labelled(name: str, path: str | None) -> Labelled:
-    """Rows of a probe: the splits train and validation or test; a single file is fitted on and scored half by half."""
-    if path is not None and Path(path).is_file():
-        rows, where = read(name, path, "train")
-        train, test = rows.select(range(0, len(rows), 2)), rows.select(range(1, len(rows), 2))
-    else:
-        (train, where), (test, _) = read(name, path, "train"), read(name, path, SOURCES[name].split)
-    train = train.select(evenly(len(train), PROBE_ROWS))
-    texts, test_texts = (column(each, "sentence", "text", where=where) for each in (train, test))
-    labels, test_labels = (np.asarray(column(each, "label", where=where)) for each in (train, test))
-    return Labelled(texts, labels, test_texts, test_labels)
 
 
 # Encoders
@@ -272,33 +254,24 @@ def load_encoder(source: str) -> Encoder:
 
 def onnx_encoder(file: Path) -> Encoder:
     """The encoder of FOLDER/onnx/NAME.onnx, with the tokenizer and the pooling of FOLDER."""
-    if not file.is_file():
-        raise ValueError(f"{file}: no such file")
-    if find_spec("onnxruntime") is None:
-        raise ValueError(f"{file}: needs a package that is not installed: pip install onnxruntime")
-    import onnxruntime
-
+    try:
+        run = load_onnx(file)
+    except Exception as error:  # of onnxruntime, or that it is missing
+        raise ValueError(f"{file}: {' '.join(str(error).split())[:300]}") from error
     folder = file.parent.parent if file.parent.name == "onnx" else file.parent
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     length = settings_in(folder / "sentence_bert_config.json").get("max_seq_length") or tokenizer.model_max_length
-    first_token = bool(settings_in(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token"))
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    names = {each.name for each in session.get_inputs()}
-
-    padded = {"padding": True, "truncation": True, "max_length": length, "return_tensors": "np"}
+    first_token = settings_in(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token")
 
     def encode(texts: list[str], batch: int) -> np.ndarray:
-        order = np.argsort([-len(text) for text in texts], kind="stable")
+        order = np.argsort([-len(text) for text in texts], kind="stable")  # the longest first
         embeddings = []
         for start in range(0, len(texts), batch):
-            longest_first = [texts[place] for place in order[start : start + batch]]
-            tokens = tokenizer(longest_first, return_token_type_ids=True, **padded)
-            states = session.run(None, {name: tokens[name].astype(np.int64) for name in names})[0]
-            mask = tokens["attention_mask"][..., None]
-            embeddings.append(states[:, 0] if first_token else (states * mask).sum(axis=1) / mask.sum(axis=1))
-        return np.concatenate(embeddings)[np.argsort(order)]
+            part = [texts[place] for place in order[start : start + batch]]
+            tokens = tokenizer(part, padding=True, truncation=True, max_length=length, return_tensors="pt")
+            states = next(iter(run(dict(tokens)).values()))
+            embeddings.append(states[:, 0] if first_token else mean_over_tokens(states, tokens["attention_mask"]))
+        return torch.cat(embeddings).numpy()[np.argsort(order)]
 
     return Encoder(f"{folder.resolve().name}/{file.name}", encode, file.stat().st_size / 1e6)
 
@@ -391,10 +364,7 @@ def mean_sts(scores: Mapping[str, float]) -> float | None:
 def table_of(document: Mapping) -> Table:
     """The scores × 100 as MTEB prints them, percent of the first model, speeds and sizes."""
     models = document["models"]
-    table = Table(box=None)
-    table.add_column("")
-    for model in models:
-        table.add_column(model["model"], justify="right", overflow="fold")
+    table = Table("", *(Column(model["model"], justify="right", overflow="fold") for model in models), box=None)
     for name, title in TITLES.items():
         if name in models[0]["scores"]:
             table.add_row(title, *(cell(model, name) for model in models))
