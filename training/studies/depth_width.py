@@ -1,16 +1,14 @@
 """When more layers pay: Depth-Width.
 
 Levine et al. ([arXiv 2006.12467](https://arxiv.org/abs/2006.12467)): below log3(d) layers depth is
-doubly-exponentially efficient, above it depth and width contribute alike. Kaplan et al.
-([2001.08361](https://arxiv.org/abs/2001.08361)), second hand: at equal size the shape hardly matters. This study
-trains small models of equal parameters on bytes.
+doubly-exponentially efficient, above it depth and width contribute alike. This study trains small models of equal
+parameters on bytes.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
 from statistics import fmean
 
 import numpy as np
@@ -173,7 +171,7 @@ def conclude(
     seeds: Sequence[int],
     bigram: float,
 ) -> None:
-    """Below the floor and from it on; and whether the shape matters at all. `losses` are by name, one of each seed."""
+    """Below the floor and from it on. `losses` are by name, one of each seed."""
     means = {name: fmean(each) for name, each in losses.items()}
     above = [name for name, each in configs.items() if each.num_hidden_layers >= math.log(each.hidden_size, 3)]
     best = min(above, key=means.__getitem__)
@@ -197,18 +195,4 @@ def conclude(
         "the mean losses of these shapes lie within 1% of the best of them",
         max(means[name] for name in above) / means[best] - 1 <= 0.01,
         numbers(above),
-    )
-    gaps = {}
-    for pair in combinations(losses, 2):
-        aspects = [configs[name].hidden_size / configs[name].num_hidden_layers for name in pair]
-        ends = [means[name] for name in pair]
-        if max(aspects) <= 40 * min(aspects):
-            gaps[f"{' and '.join(pair)}: apart by"] = max(ends) / min(ends) - 1
-    study.add(
-        "Kaplan 2020 (2001.08361), second-hand",
-        "At equal size the shape hardly matters: an aspect ratio 40 times as large costs a few per cent of the loss.",
-        "the mean losses of any two shapes of equal size lie within 5% if their widths over layers differ by up to 40 "
-        "times",
-        max(gaps.values()) <= 0.05,
-        {**gaps, **numbers([*losses])},
     )

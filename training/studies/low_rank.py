@@ -2,8 +2,8 @@
 
 Bhojanapalli et al. ([arXiv 2002.07028](https://arxiv.org/abs/2002.07028)): a head of size d ≥ n can have every
 positive attention matrix over n tokens; below n some cannot be had. So fix the head size at the sequence length,
-whatever the number of heads, which is strictly more expressive once h > d/d_p. Added here: a head of n − 1 is enough,
-and sharp attention, most of it on one key each, is had by heads of a fraction of the length.
+whatever the number of heads. Added here: a head of n − 1 is enough, and sharp attention, most of it on one key each,
+is had by heads of a fraction of the length.
 """
 
 import math
@@ -19,7 +19,7 @@ from .study import Study, double_precision, line
 
 @dataclass(frozen=True)
 class Settings:
-    """`sizes` are (n, d) of theorem 1, `joint` (width, heads, head size) of theorem 2; fits are at `length`."""
+    """`sizes` are (n, d) of theorem 1; fits are at `length`."""
 
     seed: int = 1
     draws: int = 100
@@ -29,7 +29,6 @@ class Settings:
     targets: int = 10
     sharpness: tuple[float, ...] = (1.0, 4.0)
     rounds: int = 6
-    joint: tuple[tuple[int, int, int], ...] = ((8, 2, 8), (8, 4, 4), (12, 4, 4), (12, 6, 4), (16, 4, 8), (16, 8, 4))
 
 
 QUICK = Settings(
@@ -39,11 +38,9 @@ QUICK = Settings(
     limits=(1, 2, 4, 6, 7),
     targets=4,
     rounds=2,
-    joint=((8, 2, 8), (8, 4, 4)),
 )
 EXACT = 1e-12
 SPREAD = 10.0  # condition number of X in theorem 1
-OUT = 1e-6  # a share of ln P that no score matrix has: beyond rounding
 MISSED = 0.01  # of the attention: less is as good as none
 
 
@@ -51,7 +48,6 @@ def run(study: Study, settings: Settings) -> None:
     with double_precision():
         source = Generator().manual_seed(settings.seed)
         large_heads(study, settings, source)
-        expressive(study, settings, source)
         small_heads(study, settings, source)
 
 
@@ -136,49 +132,7 @@ def large_heads(study: Study, settings: Settings, source: Generator) -> None:
     )
 
 
-# Theorem 2, by a rank that the function of a layer decides.
-
-
-def joint_rank(values: Tensor, scores: Tensor) -> int:
-    """How many directions a layer's heads have together, to first order in the scores.
-
-    To first order in its scores a layer computes, besides a mean, Σ_h V_h C M_h x for the query x and the covariance C
-    of the tokens, V_h (H, d, d) output and value as one, M_h (H, d, d) key and query as one. Its inputs can have every
-    symmetric C and every x, so the layer's function decides Σ_h V_h[o, i] M_h[k, q], made symmetric in i and k; the
-    rank is that of this array with (o, q) as rows and (i, k) as columns. A head of size s adds at most s² to it.
-    """
-    width = values.shape[-1]
-    together = torch.einsum("hoi,hkq->oqik", values, scores)
-    return int(torch.linalg.matrix_rank(((together + together.mT) / 2).reshape(width**2, width**2)))
-
-
-def random_heads(heads: int, width: int, size: int, source: Generator) -> tuple[Tensor, Tensor]:
-    """V_h and M_h (H, d, d) of random heads of a size: products of Gaussian matrices."""
-    parts = torch.randn(4, heads, width, size, generator=source) / math.sqrt(width)
-    return parts[0] @ parts[1].mT, parts[2] @ parts[3].mT
-
-
-def expressive(study: Study, settings: Settings, source: Generator) -> None:
-    """Theorem 2."""
-    ranks = {}
-    agrees = True
-    for width, heads, size in settings.joint:
-        fixed, usual = (joint_rank(*random_heads(heads, width, each, source)) for each in (size, width // heads))
-        ranks[f"rank, width {width}, {heads} heads of {size}"] = fixed
-        ranks[f"rank, width {width}, {heads} heads of {width // heads}"] = usual
-        agrees &= fixed > usual and usual <= width * width // heads
-    study.add(
-        "theorem 2",
-        "With more than d/d_p heads of a fixed size d_p a layer is strictly more expressive than as many heads of "
-        "d/h.",
-        "a rank that the layer's function decides, and that heads of d/h cannot raise above d²/h (proved here), is "
-        "higher with the fixed size in every case",
-        agrees,
-        ranks,
-    )
-
-
-# Theorem 1, d < n: what is out of reach, and the best fits below the length.
+# The best fits below the length.
 
 
 def permuted_targets(batch: int, size: int, share: float, source: Generator) -> Tensor:
@@ -191,27 +145,6 @@ def permuted_targets(batch: int, size: int, share: float, source: Generator) -> 
 def off(found: Tensor, target: Tensor) -> Tensor:
     """The attention that lies elsewhere, half the absolute difference of each column, mean over the columns: (B,)."""
     return (found - target).abs().sum(-2).mean(-1) / 2
-
-
-def out_of_reach(x: Tensor, target: Tensor) -> Tensor:
-    """How far ln P is from all scores of a width d < n, as a share of its size: (B,). Above 0 P cannot be had.
-
-    Scores are Xᵀ M X for some M, so their rows and columns lie in the row space of X, and a softmax does not see what
-    is added to a column: min over M and c of ‖ln P + 1cᵀ − Xᵀ M X‖, over the norm of ln P without its column means. A
-    least squares problem, solved exactly.
-    """
-    size = x.shape[-1]
-    basis, _ = torch.linalg.qr(x.mT)  # (B, n, d)
-    within = basis @ basis.mT
-    logs = target.log()
-    ones = torch.ones(len(x), size, 1)
-    seen = (ones * (within @ ones)).sum(-2, keepdim=True)  # 1ᵀ Π 1
-    matrix = size * torch.eye(size) - seen * within
-    right = logs.mT @ ones - within @ logs.mT @ within @ ones
-    shifted = logs - ones @ torch.linalg.lstsq(matrix, right).solution.mT
-    rest = shifted - within @ shifted @ within
-    centred = logs - logs.mean(-2, keepdim=True)
-    return rest.flatten(1).norm(dim=1) / centred.flatten(1).norm(dim=1)
 
 
 def minimise(parameters: list[Tensor], logits: Callable[[], Tensor], target: Tensor, rounds: int) -> Tensor:
@@ -253,39 +186,25 @@ def fit_head(target: Tensor, size: int, rounds: int, source: Generator) -> Tenso
 
 
 def small_heads(study: Study, settings: Settings, source: Generator) -> None:
-    """Below the length n: what no head can have (exact), and what the best fits lose by head size."""
+    """What the best fits below the length lose by head size."""
     count, length, rounds = settings.targets, settings.length, settings.rounds
     targets = {
         f"softmax of N(0, {sharpness:g}²)": random_targets(count, length, sharpness, source)
         for sharpness in settings.sharpness
     }
     targets["0.99 on one key each"] = permuted_targets(count, length, 0.99, source)
-    unreachable: dict[str, list[float]] = {kind: [] for kind in targets}
-    by_head: dict[str, list[Tensor]] = {kind: [] for kind in targets}
-    for kind, target in targets.items():
-        for size in settings.limits:
-            x = torch.randn(count, size, length, generator=source)
-            unreachable[kind].append(out_of_reach(x, target).min().item())
-            by_head[kind].append(off(fit_head(target, size, rounds, source), target))
-
-    def named(what: str, by_kind: dict[str, list[float]]) -> dict[str, float]:
-        return {
-            f"{what} {size}, {kind}": value
-            for kind, values in by_kind.items()
-            for size, value in zip(settings.limits, values)
-        }
-
-    study.add(
-        "theorem 1, d < n",
-        "Below the length, d < n, there are X and P that no head can have.",
-        f"for every d tried there is a P whose logarithm is further than {OUT:g} of its size from all scores (exact)",
-        max(map(min, unreachable.values())) > OUT,
-        named("least share out of reach, d =", unreachable),
-    )
-    means = {kind: [lost.mean().item() for lost in fits] for kind, fits in by_head.items()}
+    lost = {
+        kind: [off(fit_head(target, size, rounds, source), target) for size in settings.limits]
+        for kind, target in targets.items()
+    }
+    means = {kind: [each.mean().item() for each in fits] for kind, fits in lost.items()}
     halves = sum(size <= length // 2 for size in settings.limits)
-    least = [min(lost[:halves]) for lost in means.values()]
-    numbers = named("mean attention elsewhere, head size", means)
+    least = [min(each[:halves]) for each in means.values()]
+    numbers = {
+        f"mean attention elsewhere, head size {size}, {kind}": mean
+        for kind, each in means.items()
+        for size, mean in zip(settings.limits, each)
+    }
     study.add(
         "rank bottleneck",
         "A head smaller than the sequence is long is limited by its rank, however wide the model.",
@@ -301,5 +220,5 @@ def small_heads(study: Study, settings: Settings, source: Generator) -> None:
         min(least) > MISSED,
         numbers,
     )
-    lines = [line(kind, settings.limits, lost) for kind, lost in by_head.items()]
+    lines = [line(kind, settings.limits, fits) for kind, fits in lost.items()]
     study.plot(f"head size d, wide, n = {length}", "d", "attention put elsewhere", lines)

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
-from modeling_leaner.files import whole_folder, write_bytes, write_json
+from modeling_leaner.files import whole_folder, write_json
 
-from ..running.results import code_commit, environment, machine_name
+from ..running.results import code_commit, environment
 
 
 FACTOR = 2.0  # between learning rates that are tried
 BYTES = 256  # the vocabulary of a text of bytes
-SHOWN = 6  # numbers of a statement that the page has; results.json has all
+SHOWN = 6  # numbers of a statement that are printed; results.json has all
 
 Outcome = Literal["agrees", "disagrees", "undecided", "not tested"]
 """Undecided: tested, and the numbers show neither that it holds nor that it does not."""
@@ -38,14 +38,7 @@ class Study:
         self.statements: list[dict[str, Any]] = []
         self.panels: list[dict[str, Any]] = []
 
-    def add(
-        self,
-        source: str,
-        statement: str,
-        rule: str,
-        verdict: bool | Outcome,
-        numbers: dict[str, Any],
-    ) -> None:
+    def add(self, source: str, statement: str, rule: str, verdict: bool | Outcome, numbers: dict[str, Any]) -> None:
         """Adds a statement, and prints its verdict.
 
         Args:
@@ -56,15 +49,10 @@ class Study:
         if isinstance(verdict, bool):
             verdict = "agrees" if verdict else "disagrees"
         numbers = {name: rounded(value) if isinstance(value, float) else value for name, value in numbers.items()}
-        row = {
-            "source": source,
-            "statement": statement,
-            "rule": rule,
-            "verdict": verdict,
-            "numbers": numbers,
-        }
+        row = {"source": source, "statement": statement, "rule": rule, "verdict": verdict, "numbers": numbers}
         self.statements.append(row)
-        print(f"{verdict}: {statement} {in_words(numbers)}", flush=True)
+        shown = [f"{name} {value}" for name, value in numbers.items()]
+        print(f"{verdict}: {statement} {'; '.join(shown[:SHOWN])}", flush=True)
 
     def plot(self, title: str, x: str, y: str, lines: list[dict[str, Any]], log: str = "") -> None:
         """Adds a panel of `line`s to the figure; `log` names the axes with a logarithmic scale."""
@@ -72,7 +60,7 @@ class Study:
 
 
 def run_study(name: str, is_quick: bool, output: Path) -> None:
-    """Runs a study, and writes its new folder: results.json, README.md and figure.png, whole or not at all."""
+    """Runs a study, and writes its new folder: results.json and figure.png, whole or not at all."""
     module = importlib.import_module(f".{name.replace('-', '_')}", __package__)
     settings = module.QUICK if is_quick else module.Settings()
     study = Study()
@@ -92,45 +80,10 @@ def run_study(name: str, is_quick: bool, output: Path) -> None:
             "environment": environment(),
         }
         write_json(folder / "results.json", results)
-        write_bytes(folder / "README.md", page(module.__doc__, results).encode())
         draw(study.panels, folder / "figure.png")
     print(f"{len(study.statements)} statements in {results['seconds']:.0f} s of processor time: {output}")
     if is_quick:
         print("--quick checks the code: its verdicts do not count.")
-
-
-def in_words(numbers: dict[str, Any]) -> str:
-    words = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in numbers.items()]
-    return "; ".join(words[:SHOWN]) + ("; …" if len(words) > SHOWN else "")
-
-
-def page(about: str, results: dict[str, Any]) -> str:
-    """README.md: what the papers state, the figure, and the table."""
-    title, _, text = about.partition("\n\n")
-    rows = [
-        "| statement | source | agrees if | verdict | numbers |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for each in results["statements"]:
-        cells = (
-            each["statement"],
-            each["source"],
-            each["rule"],
-            f"**{each['verdict']}**",
-            in_words(each["numbers"]),
-        )
-        rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
-    software = results["environment"]
-    machine = machine_name(software["processor"], software["threads"])
-    end = f"`{results['command']}`: {results['seconds']:.0f} s of processor; {machine}; torch {software['torch']}."
-    parts = (
-        f"# {title}",
-        text.strip(),
-        f"![{results['study']}](figure.png)",
-        "\n".join(rows),
-        end,
-    )
-    return "\n\n".join(parts) + "\n"
 
 
 def draw(panels: list[dict[str, Any]], path: Path) -> None:
@@ -143,18 +96,8 @@ def draw(panels: list[dict[str, Any]], path: Path) -> None:
     for axis, panel in zip(axes, panels):
         for each in panel["lines"]:
             (drawn,) = axis.plot(each["x"], each["y"], ".-", label=each["label"], linewidth=1.2)
-            axis.fill_between(
-                each["x"],
-                each["low"],
-                each["high"],
-                color=drawn.get_color(),
-                alpha=0.15,
-            )
-        axis.set(
-            xlabel=panel["x"],
-            ylabel=panel["y"],
-            **{f"{name}scale": "log" for name in panel["log"]},
-        )
+            axis.fill_between(each["x"], each["low"], each["high"], color=drawn.get_color(), alpha=0.15)
+        axis.set(xlabel=panel["x"], ylabel=panel["y"], **{f"{name}scale": "log" for name in panel["log"]})
         axis.set_title(panel["title"], fontsize=9)
         axis.legend(fontsize=7)
     for axis in axes[len(panels) :]:
