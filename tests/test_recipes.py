@@ -27,7 +27,7 @@ FEW = """--max_steps 4 --per_device_train_batch_size 8 --per_device_eval_batch_s
 --eval_steps 2 --save_strategy no --logging_steps 2 --warmup_steps 1 --disable_tqdm true --dataloader_num_workers 0
 --use_cpu true"""
 SMALLER = {
-    "imagenet-1k": "--train_resize 20 --dataloader_num_workers 2",
+    "imagenet-1k": "--crop_padding 2 --dataloader_num_workers 2",
     "fashion-mnist": "--image_size 16",
     "fineweb-edu": "--max_length 48 --gradient_accumulation_steps 2 --dataloader_num_workers 1",
     "squad": "--max_length 48 --doc_stride 16",

@@ -1,4 +1,4 @@
-"""How rows become tensors and scores: masks, packing, crops, mixup, metrics, columns, the cache."""
+"""How rows become tensors and scores: masks, packing, crops, metrics, columns, the cache."""
 
 from types import SimpleNamespace
 
@@ -231,19 +231,7 @@ def test_what_the_processor_states_is_done(settings, tmp_path):
     torch.testing.assert_close(ours["pixel_values"], theirs.float(), atol=1e-4, rtol=1e-5)
 
 
-def test_mixup_shares_are_those_of_earlier_runs(tmp_path):
-    """Four numbers are drawn of a row before mixup's share is."""
-    task, rows = image_task(tmp_path, "--mixup_alpha", "0.4")
-    _, mixed = prepared_batch(task, rows, training=True)
-    drawn = np.random.default_rng((1, 0))
-    drawn.random(4, dtype=np.float32)
-    share = drawn.beta(0.4, 0.4)
-    label = rows[0]["label"]
-    other = rows[39]["label"]
-    assert label != other and mixed["labels"][0, label].item() == pytest.approx(share, rel=1e-5)
-
-
-def test_crops_mirrors_and_mixup(tmp_path):
+def test_crops_and_mirrors(tmp_path):
     task, rows = image_task(tmp_path, "--crop_padding", "2", "--horizontal_flip")
     raw, ours = prepared_batch(task, rows, training=True)
     pixels = torch.nn.functional.pad(raw["pixel_values"], [2] * 4).float() * task.processing.rescale_factor
@@ -263,9 +251,6 @@ def test_crops_mirrors_and_mixup(tmp_path):
         seen.add(found[0])
     assert len({place[0] for place in seen}) == 5 and len({place[1] for place in seen}) == 5
     assert {place[2] for place in seen} == {False, True}
-    task, rows = image_task(tmp_path, "--mixup_alpha", "0.4")
-    _, mixed = prepared_batch(task, rows, training=True)
-    assert mixed["labels"].shape == (40, 10) and torch.allclose(mixed["labels"].sum(1), torch.ones(40))
 
 
 def test_prepared_rows_come_from_the_cache(tmp_path):
@@ -314,7 +299,7 @@ def test_local_formats(tmp_path):
     assert images.features["label"].names == ["cat", "dog"] and len(images) == 6
 
 
-def test_label_smoothing_and_mixup_equal_torch(tmp_path):
+def test_label_smoothing_equals_torch(tmp_path):
     """The loss that the trainer computes itself, with and without accumulation, against torch's."""
     from modeling_leaner.training.running.trainer import LeanTrainer
 
@@ -330,9 +315,6 @@ def test_label_smoothing_and_mixup_equal_torch(tmp_path):
     torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, labels, label_smoothing=0.1))
     parts = LeanTrainer.compute_loss(trainer, model, {"labels": labels}, num_items_in_batch=torch.tensor(12))
     torch.testing.assert_close(parts, loss / 2)
-    soft = torch.softmax(torch.randn(6, 4), dim=1)
-    loss = LeanTrainer.compute_loss(trainer, model, {"labels": soft})
-    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, soft, label_smoothing=0.1))
 
 
 @pytest.mark.parametrize("task", ["causal-lm", "sequence-classification"])

@@ -267,8 +267,6 @@ class TestRefused:
 
     @pytest.mark.parametrize("pair", ["image-classification"], indirect=True)
     def test_images(self, pair):
-        self.refuse(pair, "mixup_alpha: not with a teacher", "--mixup_alpha", 0.2)
-        self.refuse(pair, "train_resize: not with a teacher", "--train_resize", 20)
         self.refuse(pair, "crop_padding: not with", "--distill_hidden", 1)
         processor = json.loads((pair.teacher / "preprocessor_config.json").read_text())
         (pair.teacher / "preprocessor_config.json").write_text(json.dumps(processor | {"image_mean": [0.1] * 3}))

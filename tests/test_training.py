@@ -448,10 +448,7 @@ def test_options_train_and_have_an_effect(run):
     assert len(set(map(str, curves.values()))) == len(curves)
 
 
-IMAGE_OPTIONS = ["--crop_padding 2 --horizontal_flip", "--mixup_alpha 0.2", "--train_resize 20"]
-
-
-@pytest.mark.parametrize("extra", ["", *IMAGE_OPTIONS])
+@pytest.mark.parametrize("extra", ["", "--crop_padding 2 --horizontal_flip"])
 def test_image_options_train(run, extra):
     words = "--max_steps 30 --learning_rate 3e-3".split()
     status, said, folder = run("image-classification", "vit", pictures(64, 0), *words, *extra.split())
@@ -532,15 +529,14 @@ def test_a_head_keeps_the_numbers_of_its_classes(run, tmp_path):
     assert status == 0 and said.count(notice) == 1, said
 
 
-def test_early_stop_keeps_the_best(run):
+def test_the_best_weights_are_kept(run):
     words = "--max_steps 40 --eval_strategy steps --eval_steps 2 --save_strategy steps --save_steps 2".split()
-    words += "--early_stopping_patience 2 --learning_rate 0.05 --metric loss".split()
+    words += "--load_best_model_at_end true --learning_rate 0.05 --metric loss".split()
     status, said, folder = run(
         *CLASSIFY, labelled(24, 0, ("sentence",), 2), *words, held_out=labelled(24, 5, ("sentence",), 2)
     )
     assert status == 0, said
     losses = [line["eval_loss"] for line in read_lines(folder) if "eval_loss" in line]
-    assert len(losses) < 21
     results = json.loads((folder / "results.json").read_text())
     assert results["metrics"]["eval_loss"] == pytest.approx(min(losses))
 
@@ -615,11 +611,9 @@ def test_transformers_own_model_by_the_same_recipe(run, family, monkeypatch):
         "train",
         lambda self, *args, **kwargs: (trained.append(type(self.model).__name__), plain(self, *args, **kwargs))[1],
     )
-    words = ["--implementation", "transformers", "--inspect", "heads", "--inspect_steps", "100"]
-    status, said, folder = run(task, family, rows, *words)
+    status, said, folder = run(task, family, rows, "--implementation", "transformers")
     assert status == 0, said
     assert trained == [theirs]
-    assert [line["step"] for line in read_lines(folder) if "kappa_layer_0" in line] == [0, 4]
     results = json.loads((folder / "results.json").read_text())
     assert results["architecture"].startswith("Lean") and len(results["condition"]["end"]) == 2
     assert results["recipe"]["implementation"] == "transformers"

@@ -110,10 +110,8 @@ class RecipeArguments(TrainingArguments):
 
     # Images
     image_size: int | None = option(None, "pixels of an image's side for a new model [default: the shape's]")
-    train_resize: int | None = option(None, "resize to this before the random crop [default: the image size]")
     crop_padding: int = option(0, "random crop from an image padded by so many pixels on each side")
     horizontal_flip: bool = option(False, "mirror half of the training images")
-    mixup_alpha: float = option(0.0, "mixup (Zhang et al. 2018, arXiv 1710.09412); 0 is off")
 
     # The model
     implementation: Literal["lean", "transformers"] = option("lean", "transformers: its ViT, BERT or GPT-2 instead")
@@ -125,10 +123,6 @@ class RecipeArguments(TrainingArguments):
         metadata={"help": "steps whose checkpoints are saved as well, and kept beyond save_total_limit"},
     )
 
-    # Conditioning
-    inspect: Literal["no", "heads"] = option("no", "log what leaner inspect measures, on two held-out rows")
-    inspect_steps: float = option(0.1, "steps between two measurements, or their share below 1")
-
     # The machine
     attn_implementation: str | None = option(None, "lean, eager, sdpa, flex_attention; else lean; rounding differs")
     loss_chunk_size: int | None = option(None, "causal-lm: logits of so many tokens at a time, to save memory")
@@ -136,7 +130,6 @@ class RecipeArguments(TrainingArguments):
     # Optimisation
     dropout: float | None = option(None, "replaces the shape's dropout, on states and on attention")
     ema_decay: float | None = option(None, "keep, evaluate and save an exponential average of the weights")
-    early_stopping_patience: int | None = option(None, "stop after so many evaluations without improvement")
 
     # Other defaults than transformers'
     learning_rate: float = option(5e-4, "highest learning rate")
@@ -161,9 +154,6 @@ class RecipeArguments(TrainingArguments):
         self.settings: dict[str, object] = {}  # what differs from the defaults, as `parse` fills in
         if not torch.accelerator.is_available():
             self.use_cpu = True
-        if self.early_stopping_patience is not None:
-            self.load_best_model_at_end = True
-            self.restore_callback_states_from_checkpoint = True
         if self.torch_compile and self.torch_compile_backend is None:
             self.torch_compile_backend = "inductor"
         if self.hub_token is not None:
@@ -183,7 +173,6 @@ GROUPS = {  # of RecipeArguments, by the first key of each
     "image_size": "Images",
     "implementation": "The model",
     "checkpoint_steps": "Checkpoints",
-    "inspect": "Conditioning",
     "attn_implementation": "The machine",
     "dropout": "Optimisation",
     "learning_rate": "Other defaults than transformers'",
@@ -207,11 +196,11 @@ INFINITY = float("inf")
 BOUNDS = {  # the lowest and the highest value, both allowed; infinity itself is not
     key: bounds
     for keys, bounds in {
-        "learning_rate weight_decay max_grad_norm warmup_steps holdout tuning_holdout crop_padding mixup_alpha "
+        "learning_rate weight_decay max_grad_norm warmup_steps holdout tuning_holdout crop_padding "
         "distill_task distill_logits distill_hidden": (0, INFINITY),
-        "max_train_rows max_eval_rows doc_stride image_size train_resize loss_chunk_size early_stopping_patience "
+        "max_train_rows max_eval_rows doc_stride image_size loss_chunk_size "
         "distill_top_k save_total_limit preprocessing_workers": (1, INFINITY),
-        "num_train_epochs eval_steps save_steps logging_steps inspect_steps": (1e-6, INFINITY),
+        "num_train_epochs eval_steps save_steps logging_steps": (1e-6, INFINITY),
         "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps": (1, 2**31 - 1),
         "seed data_seed": (0, 2**32 - 1),
         "dropout label_smoothing_factor": (0, 0.99),
@@ -236,8 +225,8 @@ def check_combinations(arguments: RecipeArguments) -> None:
     """Raises ValueError for settings that do not go together."""
     if arguments.label_smoothing_factor and arguments.task == "question-answering":
         raise ValueError("label_smoothing_factor: not for question-answering")
-    if arguments.fsdp and (arguments.ema_decay is not None or arguments.inspect != "no"):
-        raise ValueError("ema_decay, inspect: not with fsdp, which spreads the weights over the devices")
+    if arguments.fsdp and arguments.ema_decay is not None:
+        raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
 
 
 def without_idle_steps(settings: Mapping[str, object]) -> dict[str, object]:

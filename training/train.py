@@ -142,19 +142,14 @@ def trainer_of(prepared: PreparedRun) -> LeanTrainer:
     Sets eval_strategy, metric_for_best_model and greater_is_better of the settings.
 
     Raises:
-        ValueError: as `build_model`; the task has no such metric; or early stopping has no evaluations to go by.
+        ValueError: as `build_model`.
     """
     arguments = prepared.arguments
     task = prepared.task
     model = build_model(arguments, task)
     if prepared.held_out is None:
         arguments.eval_strategy = IntervalStrategy.NO
-    if arguments.early_stopping_patience is not None and arguments.eval_strategy == IntervalStrategy.NO:
-        raise ValueError("early_stopping_patience: expected evaluation rows, and eval_strategy steps or epoch")
     metric = (arguments.settings.get("metric_for_best_model") or task.metric).removeprefix("eval_")
-    if metric not in task.computed_metrics:
-        computed = ", ".join(task.computed_metrics)
-        raise ValueError(f"metric_for_best_model: {metric}: the task {task.name} has {computed}")
     arguments.metric_for_best_model = metric
     arguments.greater_is_better = metric not in task.lower_is_better
     return LeanTrainer(model, arguments, task, train_dataset=prepared.train, eval_dataset=prepared.held_out_rows)

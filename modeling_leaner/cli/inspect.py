@@ -64,7 +64,7 @@ def run(
     for table in layer_tables(reports):
         console.print(table)
     if is_new:
-        print(f"\nNext: leaner train RECIPE --shape {source} --inspect heads logs the same during training")
+        print(f"\nNext: leaner train RECIPE --shape {source} trains it")
     else:
         print(f"\nNext: leaner slim {source} OUT --total-heads N --data PATH removes the least important heads")
 

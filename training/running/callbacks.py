@@ -1,18 +1,13 @@
-"""What happens around the steps of a run: its log, its time, the average of its weights, losses that are not finite,
-checkpoints that are due, Ctrl-C, and the conditioning of the model while it is trained.
-"""
+"""What happens around the steps of a run: its log, time and average of weights, checkpoints that are due, Ctrl-C."""
 
 import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from math import ceil, isfinite, nan
 from pathlib import Path
-from statistics import median
 
-import pandas as pd
 import psutil
 import torch
 from accelerate.utils import reduce
@@ -20,18 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import PreTrainedModel, TrainerCallback, TrainerState, TrainingArguments
 
-from modeling_leaner.conversion import convert
 from modeling_leaner.files import finite_or_none, read_json, write_bytes
-from modeling_leaner.inspection import LayerReport, inspect_layers, rows_of
-
-from ..settings import RecipeArguments
-from ..tasks.base import Batch
-from .run_folder import whole_checkpoints
 
 
 AVERAGE = "ema.safetensors"  # of a checkpoint: the average of the weights
 SECONDS = "seconds.json"  # and the run's age when it was written
-KAPPA = "kappa_layer_"  # the name of κ of a layer's head outputs in the log, before the layer's number
 WARM_UP = 2  # steps that are not timed, of every start
 
 
@@ -207,112 +195,3 @@ class WeightAverage(TrainerCallback):
         if self.decay is not None and (checkpoint / AVERAGE).is_file():
             tensors = load_file(checkpoint / AVERAGE)
             self.weights = [tensors[name].to(device) for name, _ in model.named_parameters()]
-
-
-class NotFinite(ValueError):
-    """The loss, or the weights, became NaN or infinite."""
-
-
-class FiniteGuard:
-    """Remembers the first step that was not finite; on the device, so that no step has to wait for it.
-
-    Args:
-        folder: of the run, whose last whole checkpoint the error names.
-    """
-
-    def __init__(self, device: torch.device, folder: Path):
-        self.folder = folder
-        self.first_bad_step = torch.tensor(-1, device=device)
-
-    def watch(self, loss: torch.Tensor, step: int) -> None:
-        """Takes note of the loss of a step; on a CPU raises NotFinite at once."""
-        bad = ~torch.isfinite(loss) & (self.first_bad_step < 0)
-        self.first_bad_step = torch.where(bad, step, self.first_bad_step)
-        if loss.device.type == "cpu":
-            self.check()
-
-    def check(self) -> None:
-        """Raises NotFinite, with the step, once a loss was not; on a GPU this waits for the device."""
-        step = int(self.first_bad_step)
-        if step < 0:
-            return
-        whole = whole_checkpoints(self.folder)
-        kept = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint had been written"
-        raise NotFinite(f"loss or weights are not finite at step {step}; {kept}; try a lower learning_rate")
-
-    def check_finite(self, model: PreTrainedModel, step: int) -> None:
-        """Raises NotFinite as well where the loss was finite, but a gradient was not; `step` is the last one."""
-        finite = all(torch.isfinite(parameter).all() for parameter in model.parameters())
-        if not finite and int(self.first_bad_step) < 0:
-            self.first_bad_step = torch.tensor(step, device=self.first_bad_step.device)
-        self.check()
-
-
-class Inspection(TrainerCallback):
-    """Logs what `leaner inspect` measures: before the first step, after the last, and every `inspect_steps`.
-
-    It draws no random numbers of the training's, and leaves the model as it was.
-
-    Args:
-        log: writes numbers under the present step.
-        inputs: the rows that it measures on, (B, ...).
-    """
-
-    def __init__(self, log: Callable[[dict[str, float]], None], inputs: Batch):
-        self.log = log
-        self.inputs = inputs
-
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
-        if state.global_step == 0:  # else the run is continued, and has done so
-            self.measure(args, state, model)
-
-    def on_step_end(self, args, state, control, model=None, **kwargs):
-        if is_due(state, args.inspect_steps):
-            loss_is_due = control.should_log
-            self.measure(args, state, model)
-            control.should_log = loss_is_due  # what is logged counts as the log of the step
-
-    def measure(self, args: RecipeArguments, state: TrainerState, model: PreTrainedModel) -> None:
-        """Raises ValueError, naming the setting, if the model or its rows cannot be measured."""
-        if not state.is_world_process_zero:
-            return
-        if args.implementation == "transformers":
-            model = convert(model)
-        try:
-            reports = inspect_layers(model, rows_of(self.inputs))
-        except ValueError as error:
-            raise ValueError(f"inspect: {error}") from error
-        self.log(numbers_of(reports))
-
-
-def is_due(state: TrainerState, interval: float) -> bool:
-    """Whether a step is a multiple of the interval, in steps or as a share of the run, or the last."""
-    if interval < 1:
-        interval *= state.max_steps
-    return state.global_step % max(1, ceil(interval)) == 0 or state.global_step == state.max_steps
-
-
-def numbers_of(reports: list[LayerReport]) -> dict[str, float]:
-    """κ of each layer's head outputs, the median of the rows, and the medians over layers of everything else.
-
-    What has lost rank, or is not defined, is left out.
-    """
-    numbers = {
-        f"{KAPPA}{report.layer}": median(spectrum.condition_number for spectrum in report.head_outputs)
-        for report in reports
-    }
-    numbers |= pd.DataFrame(map(layer_numbers, reports)).median().to_dict()
-    return {name: value for name, value in numbers.items() if isfinite(value)}
-
-
-def layer_numbers(report: LayerReport) -> dict[str, float]:
-    """Of several heads, or pairs of them, the median; NaN if there is no pair."""
-    pairs = report.similarities
-    return {
-        "kappa_query_key": median(spectrum.condition_number for spectrum in report.query_key),
-        "kappa_value": report.value.condition_number,
-        "kappa_output": report.output.condition_number,
-        "entropy": median(report.entropy),
-        "similarity": median(pairs) if pairs else nan,
-        "removal": median(report.removal),
-    }

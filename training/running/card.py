@@ -63,7 +63,7 @@ def run_card(folder: Path, config: PreTrainedConfig, results: RunResults) -> str
         snippet=snippet(results, config, where),
         metrics=named_metrics(results),
         figure=(folder / TRAINING_FIGURE).is_file(),
-        chose_checkpoint=settings["load_best_model_at_end"] or settings["early_stopping_patience"] is not None,
+        chose_checkpoint=settings["load_best_model_at_end"],
         command=command,
         folder=shlex.quote(f"{where}-again"),
         machine=machine,

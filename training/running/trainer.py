@@ -12,21 +12,18 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 from torch.utils.data import SequentialSampler
-from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer
+from transformers import PreTrainedModel, Trainer
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length
 
-from modeling_leaner.hub import check_token, hub_errors
-
 from ..settings import RecipeArguments
-from ..tasks.base import Batch, Task, evaluation_generators, first_inputs, training_generators
-from .callbacks import CheckpointSteps, Clock, FiniteGuard, Inspection, Interruption, MetricsFile, WeightAverage
-from .run_folder import declare_whole, rotate
+from ..tasks.base import Batch, Task, evaluation_generators, training_generators
+from .callbacks import CheckpointSteps, Clock, Interruption, MetricsFile, WeightAverage
+from .run_folder import declare_whole, rotate, whole_checkpoints
 
 
 METRICS_FILE = "metrics.jsonl"
 CORRELATIONS = ("eval_pearson", "eval_spearman", "eval_matthews_correlation")
-INSPECTED_ROWS = 2
 
 
 class EpochLengthSampler(LengthGroupedSampler):
@@ -73,7 +70,6 @@ class LeanTrainer(Trainer):
         self.clock = Clock()
         self.average = WeightAverage(args.ema_decay)
         self.interruption = Interruption()
-        self.guard = FiniteGuard(args.device, self.folder)
         self.eval_batches_seen = 0  # of the evaluation under way
         self.rows_evaluated = 0  # by the latest evaluation
         if task.has_own_loss:
@@ -91,14 +87,6 @@ class LeanTrainer(Trainer):
         metrics_file = MetricsFile(self.folder / METRICS_FILE)
         for callback in (self.clock, self.average, metrics_file, CheckpointSteps(), self.interruption):
             self.add_callback(callback)
-        if args.inspect != "no":
-            if self.eval_dataset is None or not has_length(self.eval_dataset):
-                raise ValueError("inspect: expected evaluation rows that are no stream; set holdout or eval_split")
-            inputs = first_inputs(task, self.eval_dataset, INSPECTED_ROWS)
-            inputs = {name: tensor.to(args.device) for name, tensor in inputs.items()}
-            self.add_callback(Inspection(self.log, inputs))
-        if args.early_stopping_patience is not None:
-            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
     # Data
 
@@ -168,42 +156,27 @@ class LeanTrainer(Trainer):
     # Loss
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """The task's, or the model's own; label smoothing and mixup here, since they need every logit."""
+        """The task's, or the model's own; labels are smoothed only while training."""
         if self.task.has_own_loss:
             batches = getattr(self, "current_gradient_accumulation_steps", 1)  # fewer at the end of an epoch
             loss, outputs = self.task.loss(model, inputs, num_items_in_batch, batches)
             return (loss, outputs) if return_outputs else loss
         labels = inputs.get("labels")
         smoothing = self.args.label_smoothing_factor if model.training else 0.0
-        soft = labels is not None and labels.is_floating_point() and labels.ndim == 2  # of mixup
-        if labels is None or self.task.regression or not (smoothing or soft):
+        if labels is None or self.task.regression or not smoothing:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
         logits, labels = self.task.aligned(outputs.logits, labels)
-        if not soft:
-            logits = logits.flatten(0, -2)
-            labels = labels.flatten()
-        loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
+        labels = labels.flatten()
+        loss = F.cross_entropy(logits.flatten(0, -2).float(), labels, label_smoothing=smoothing, reduction="sum")
         if num_items_in_batch is not None:  # of all processes, whose gradients are averaged
             loss = loss / num_items_in_batch * self.args.world_size
         else:
-            loss = loss / (len(labels) if soft else (labels != -100).sum().clamp(min=1))
+            loss = loss / (labels != -100).sum().clamp(min=1)
         return (loss, outputs) if return_outputs else loss
 
-    def _get_num_items_in_batch(self, batch_samples, device):
-        """As Trainer's; of labels that are numbers, vectors, or classes mixed up, a loss is of each row."""
-        if batch_samples and "labels" in batch_samples[0] and batch_samples[0]["labels"].is_floating_point():
-            return torch.tensor(sum(map(row_count, batch_samples)) * self.args.world_size, device=device)
-        return super()._get_num_items_in_batch(batch_samples, device)
-
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        self.guard.watch(loss, self.state.global_step + 1)
-        return loss
-
     def log(self, logs, start_time=None):
-        if "loss" in logs:
-            self.guard.check()
+        self.check_finite(math.isfinite(logs.get("loss", 0.0)))
         logs.pop("train_loss", None)  # after a resume it would be a part of the steps over all of them
         logs["seconds"] = self.clock.seconds()
         super().log(logs, start_time)
@@ -218,7 +191,7 @@ class LeanTrainer(Trainer):
 
     def _save_checkpoint(self, model, trial):
         """As Trainer's; then writes the average, and last the list of files that declares the checkpoint whole."""
-        self.guard.check_finite(self.model, self.state.global_step)
+        self.check_finite_weights()
         super()._save_checkpoint(model, trial)
         if self.args.world_size > 1:
             self.accelerator.wait_for_everyone()
@@ -236,14 +209,19 @@ class LeanTrainer(Trainer):
         self.clock.load(checkpoint)
 
     def finish_weights(self) -> None:
-        """Puts the average, if any, in place of the weights; raises NotFinite if one is NaN or infinite."""
+        """Puts the average, if any, in place of the weights; raises ValueError if one is NaN or infinite."""
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self.average.load(self.model, Path(self.state.best_model_checkpoint), self.args.device)
         self.average.replace_weights(self.model)
-        self.guard.check_finite(self.model, self.state.global_step)
+        self.check_finite_weights()
 
-    def init_hf_repo(self, token=None, **options):
-        """As Trainer's; raises ValueError, one line, if there is no token or the Hub does not make a repository."""
-        check_token()
-        with hub_errors(self.args.hub_model_id or self.folder.name):
-            super().init_hf_repo(token, **options)
+    def check_finite_weights(self) -> None:
+        self.check_finite(all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()))
+
+    def check_finite(self, is_finite: bool) -> None:
+        """Raises ValueError, with the step and the last good checkpoint, if what was looked at is not finite."""
+        if not is_finite:
+            whole = whole_checkpoints(self.folder)
+            kept = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint had been written"
+            step = self.state.global_step
+            raise ValueError(f"loss or weights are not finite at step {step}; {kept}; try a lower learning_rate")

@@ -1,8 +1,8 @@
 """What all tasks share: rows as tensors, masks and crops, metrics; and what those on text share.
 
-Rows are prepared once, in parallel, and cached. What is random (masks, crops, mixup) happens on the device, drawn by a
+Rows are prepared once, in parallel, and cached. What is random (masks, crops) happens on the device, drawn by a
 generator of each row's place in the run: a baseline and its twin, one process or eight, a run and its continuation all
-see the same masks. (Mixup's partners and shares are of one process's batch.) Shapes: B rows, T tokens.
+see the same masks. Shapes: B rows, T tokens.
 """
 
 import json
@@ -146,11 +146,6 @@ class Task:
     def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
         """The metric that counts, or if only the rows decide it, those that it may be."""
         return (arguments.metric or METRICS[cls.name][0],)
-
-    @property
-    def computed_metrics(self) -> tuple[str, ...]:
-        """What an evaluation scores by; known once the task is configured."""
-        return METRICS[self.name]
 
     @property
     def higher_is_better(self) -> bool:

@@ -27,7 +27,7 @@ from ..data.sources import (
     require_columns,
     with_encoded_images,
 )
-from ..settings import METRICS, RecipeArguments
+from ..settings import RecipeArguments
 from .base import (
     Batch,
     Generators,
@@ -166,7 +166,7 @@ class Classification(Task):
 
 
 class ImageClassification(Classification):
-    """Images as bytes on the disk and the host; scaled, cropped, mirrored and mixed on the device."""
+    """Images as bytes on the disk and the host; scaled, cropped and mirrored on the device."""
 
     name = "image-classification"
     hub_name = "image-classification"
@@ -193,10 +193,6 @@ class ImageClassification(Classification):
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         require_columns(rows, self.columns(), source)
         height, width = self.config.image_shape
-        if self.arguments.train_resize and self.arguments.train_resize < max(height, width):
-            raise ValueError(f"train_resize: {self.arguments.train_resize} is below the image size {height}×{width}")
-        if training and self.arguments.train_resize:
-            height = width = self.arguments.train_resize
         feature = (rows.features or {}).get(self.label_column)
         function = partial(self._read, source=source, size=(height, width), feature=feature)
         settings = (self.image_column, self.label_key(), height, width, self.config.num_channels)
@@ -222,23 +218,15 @@ class ImageClassification(Classification):
         return {"pixels": pixels, "labels": self.labels(batch, indices, source, feature)}
 
     def collate(self, rows: list[dict]) -> Batch:
-        channels = self.config.num_channels
         pixels = torch.from_numpy(np.stack([np.asarray(row["pixels"], dtype=np.uint8) for row in rows]))
-        height, width = self.config.image_shape
-        if pixels.shape[1] != channels * height * width:
-            height = width = self.arguments.train_resize
-        return {"pixel_values": pixels.view(-1, channels, height, width), "labels": self.collate_labels(rows)}
+        pixels = pixels.view(-1, self.config.num_channels, *self.config.image_shape)
+        return {"pixel_values": pixels, "labels": self.collate_labels(rows)}
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
-        """Crop, mirror and mixup while training; always the processor's scale, mean and deviation, where it has them.
-
-        Of the four numbers drawn for a row the fourth is not read: it stays, so that what the same generator draws
-        next, mixup's share, is what it was in earlier runs.
-        """
+        """Crop and mirror while training; always the processor's scale, mean and deviation, where it has them."""
         pixels = batch["pixel_values"]
-        labels = batch["labels"]
         if training:
-            draws = random_numbers(generators, (4,), pixels)  # (B, 4): row, column, mirror, not read
+            draws = random_numbers(generators, (3,), pixels)  # (B, 3): row, column, mirror
             pixels = self._crop(pixels, draws[:, :2])
             if self.arguments.horizontal_flip:
                 pixels = torch.where((draws[:, 2] < 0.5)[:, None, None, None], pixels.flip(-1), pixels)
@@ -249,12 +237,7 @@ class ImageClassification(Classification):
             mean = torch.tensor(self.processing.image_mean, device=pixels.device)[:, None, None]
             deviation = torch.tensor(self.processing.image_std, device=pixels.device)[:, None, None]
             pixels = (pixels - mean) / deviation
-        if training and self.arguments.mixup_alpha:  # each image with another of the batch; labels: (B, classes)
-            share = float(generators[0].beta(self.arguments.mixup_alpha, self.arguments.mixup_alpha))
-            soft = F.one_hot(labels, len(self.classes)).float()
-            pixels = share * pixels + (1 - share) * pixels.roll(1, 0)
-            labels = share * soft + (1 - share) * soft.roll(1, 0)
-        return {"pixel_values": pixels, "labels": labels}
+        return {**batch, "pixel_values": pixels}
 
     def _crop(self, pixels: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
         """A random window of the model's size from every (padded) image: (B, C, H, W) → (B, C, height, width)."""
@@ -284,12 +267,6 @@ class SequenceClassification(Classification, TextTask):
     @classmethod
     def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
         return (arguments.metric,) if arguments.metric else ("accuracy", "pearson")  # of classes, of numbers
-
-    @property
-    def computed_metrics(self) -> tuple[str, ...]:
-        if self.regression:
-            return (*REGRESSION_METRICS, "loss")
-        return tuple(name for name in METRICS[self.name] if name not in REGRESSION_METRICS)
 
     def columns(self) -> list[str]:
         return [*self.texts, self.label_column]

@@ -452,10 +452,8 @@ def check_distillation(arguments: RecipeArguments, task: Task) -> None:
     if arguments.distill_logits and getattr(task.config, "loss_chunk_size", None) is not None:
         raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
     refused = ["label_smoothing_factor"]  # the teacher's logits are smooth already
-    if task.modality is IMAGES:  # it sees each image once, as it is evaluated
-        refused += ["mixup_alpha", "train_resize"]
-        if arguments.distill_hidden:
-            refused += ["crop_padding", "horizontal_flip"]
+    if task.modality is IMAGES and arguments.distill_hidden:  # it sees each image once, as it is evaluated
+        refused += ["crop_padding", "horizontal_flip"]
     for key in refused:
         if getattr(arguments, key):
             raise ValueError(f"{key}: not with a teacher and these settings")

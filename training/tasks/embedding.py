@@ -99,8 +99,9 @@ class Embedding(TextTask):
             distances = (vectors - inputs["labels"]).square().mean(dim=-1)  # (B)
         else:
             distances = cosine_distance(vectors, inputs["labels"])
-        # a sum over the items is of all processes, whose gradients are averaged
-        loss = distances.mean() if items is None else distances.sum() / items * self.arguments.world_size
+        # the items are the numbers of all vectors, of all processes, whose gradients are averaged
+        rows = None if items is None else items / inputs["labels"].shape[1] / self.arguments.world_size
+        loss = distances.mean() if rows is None else distances.sum() / rows
         kept = {"loss": loss, "vectors": vectors}
         if outputs.hidden_states is not None:
             kept["hidden_states"] = outputs.hidden_states
