@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 from command import leaner
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modeling_leaner.training.data import builtin as data
-from modeling_leaner.training.data import sources as data_sources
-from modeling_leaner.training.data.sources import TextSource
+from modeling_leaner.training.data import tokenizer as module
 from modeling_leaner.training.data.tokenizer import TOKENIZER_KINDS, train_tokenizer
 from transformers import AutoTokenizer
 
@@ -150,46 +149,22 @@ def sources(monkeypatch):
     """A stand-in for the data, and the list of what was asked of it."""
     asked = []
     rows = Dataset.from_dict({"text": TEXTS, "title": ["t"] * len(TEXTS), "number": range(len(TEXTS))})
-
-    def load_split(dataset, split, *, dataset_config=None, data_files=None, streaming=False):
-        asked.append((dataset, split, dataset_config, data_files, streaming))
-        return rows.to_iterable_dataset() if streaming else rows
-
-    monkeypatch.setattr(data_sources, "load_split", load_split)
+    monkeypatch.setattr(module, "load_split", lambda **given: (asked.append(given), rows)[1])
     return asked
 
 
-@pytest.mark.parametrize("kind, streaming", [*((kind, False) for kind in TOKENIZER_KINDS), ("words", True)])
-def test_command(kind, streaming, sources, tmp_path, capsys):
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
+def test_command(kind, sources, tmp_path, capsys):
     output = tmp_path / "deep" / "out"
     arguments = ["--kind", kind, "--vocab_size", "600", "--max_length", "77", "--data_files", "a.txt", "b.txt"]
-    leaner("tokenizer", *arguments, "--output_dir", output, *(["--streaming"] if streaming else []))
-    assert sources == [(None, "train", None, ["a.txt", "b.txt"], streaming)]
+    leaner("tokenizer", *arguments, "--output_dir", output)
+    data = {"dataset": None, "dataset_config": None, "data_files": ["a.txt", "b.txt"], "split": "train"}
+    assert sources == [data]
     tokenizer = AutoTokenizer.from_pretrained(output)
     assert tokenizer.model_max_length == 77 and tokenizer.cls_token == "[CLS]"
     assert tokenizer.get_vocab() == trained(kind, "bert").get_vocab()
     assert capsys.readouterr().out.startswith(f"{output}: {kind}, {len(tokenizer)} tokens\n")
     assert [path.name for path in output.parent.iterdir()] == ["out"]
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
-    ("columns", "read"),
-    [(["title", "sentence"], "sentence"), (["question", "text"], "text"), (["body"], "body"), (["a", "b"], None)],
-)
-def test_the_usual_column_is_read(columns, read, streaming, monkeypatch):
-    """That of evaluation: text, sentence ... or the only one; else the columns are named."""
-    rows = Dataset.from_dict({"number": [1, 2], **{name: [f"of {name}", ""] for name in columns}})
-    if streaming:
-        listed = rows.to_list()
-        rows = IterableDataset.from_generator(lambda: iter(listed))
-    monkeypatch.setattr(data_sources, "load_split", lambda *given, **options: rows)
-    source = TextSource("x", streaming=streaming)
-    if read is not None:
-        assert list(source.read()) == [f"of {read}", ""]
-        return
-    with pytest.raises(ValueError, match="--text_column: a, b would all fit; name one of number"):
-        source.read()
 
 
 def test_command_leaves_nothing_half_written(sources, tmp_path, monkeypatch):

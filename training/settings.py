@@ -19,7 +19,6 @@ from typing import Literal
 
 import torch
 from transformers import HfArgumentParser, TrainingArguments
-from transformers.trainer_utils import HubStrategy
 
 from modeling_leaner.files import naming
 from modeling_leaner.terminal import did_you_mean
@@ -52,7 +51,7 @@ def option(default: object, help: str) -> typing.Any:
 class RecipeArguments(TrainingArguments):
     """transformers' TrainingArguments, with the task, its data and objective; defaults that a pair is trained with.
 
-    The order of the fields is that of the help, whose headings are `GROUPS`.
+    The order of the fields is that of the help.
     """
 
     # The run
@@ -147,49 +146,27 @@ class RecipeArguments(TrainingArguments):
     disable_tqdm: bool | None = option(False, "no progress bars")
     remove_unused_columns: bool = option(False, "the tasks hand on what the model reads")
     dataloader_pin_memory: bool = option(torch.cuda.is_available(), "page-locked batches")
-    hub_strategy: str = option("end", "end: a finished run is sent once")
     seed: int = option(1, "of weights, order, masks, crops and dropout")
 
     def __post_init__(self) -> None:
         self.settings: dict[str, object] = {}  # what differs from the defaults, as `parse` fills in
         if not torch.accelerator.is_available():
             self.use_cpu = True
-        if self.torch_compile and self.torch_compile_backend is None:
-            self.torch_compile_backend = "inductor"
         if self.hub_token is not None:
-            raise ValueError(
-                "hub_token: a run writes its settings down; hf auth login saves a token, or HF_TOKEN has it"
-            )
+            raise ValueError("hub_token: a run writes its settings down; use hf auth login, or HF_TOKEN")
+        self.hub_strategy = "end"  # a finished run is sent once, with its card
         super().__post_init__()
-        if self.hub_strategy != HubStrategy.END:
-            raise ValueError("hub_strategy: expected end; a run is sent once, with its card")
 
 
-GROUPS = {  # of RecipeArguments, by the first key of each
-    "shape": "The run",
-    "dataset": "Data",
-    "tokenizer": "Text",
-    "teacher": "A teacher",
-    "image_size": "Images",
-    "implementation": "The model",
-    "checkpoint_steps": "Checkpoints",
-    "attn_implementation": "The machine",
-    "dropout": "Optimisation",
-    "learning_rate": "Other defaults than transformers'",
-}
-
-
-def settings_by_group() -> dict[str, list[tuple[str, str]]]:
-    """The settings of this package: of each group in GROUPS the keys, each with its help and its default."""
+def own_settings() -> dict[str, str]:
+    """The help of the settings of this package, with their defaults."""
     settings = {setting.name: setting for setting in fields(RecipeArguments)}
-    groups: dict[str, list[tuple[str, str]]] = {}
+    shown = {}
     for key in RecipeArguments.__annotations__:
-        if key in GROUPS:
-            group = groups[GROUPS[key]] = []
         default = settings[key].default
-        shown = f" [default: {default}]" if isinstance(default, bool | int | float | str) else ""
-        group.append((key, settings[key].metadata["help"].replace("%%", "%") + shown))
-    return groups
+        stated = f" [default: {default}]" if isinstance(default, bool | int | float | str) else ""
+        shown[key] = settings[key].metadata["help"].replace("%%", "%") + stated
+    return shown
 
 
 INFINITY = float("inf")
@@ -215,14 +192,11 @@ BOUNDS = {  # the lowest and the highest value, both allowed; infinity itself is
 }
 
 
-def check_metric(task: str | None, metric: str | None) -> None:
-    """Raises ValueError for a metric that the task does not have; nothing is known of a task of another name."""
-    if metric is not None and task in METRICS and metric not in METRICS[task]:
-        raise ValueError(f"metric: {metric}: the task {task} has {', '.join(METRICS[task])}")
-
-
 def check_combinations(arguments: RecipeArguments) -> None:
     """Raises ValueError for settings that do not go together."""
+    task, metric = arguments.task, arguments.metric
+    if task is not None and metric is not None and metric not in METRICS[task]:
+        raise ValueError(f"metric: {metric}: the task {task} has {', '.join(METRICS[task])}")
     if arguments.label_smoothing_factor and arguments.task == "question-answering":
         raise ValueError("label_smoothing_factor: not for question-answering")
     if arguments.fsdp and arguments.ema_decay is not None:
@@ -243,13 +217,6 @@ def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
         is_named = bool(path) and split.isidentifier() and not Path(entry).exists()
         files.setdefault(split if is_named else None, []).append(path if is_named else entry)
     return files
-
-
-def check_data_files(files: Iterable[str]) -> None:
-    """Raises ValueError for a path that is not there, with the nearest; patterns and addresses are not looked up."""
-    for name in files:
-        if not Path(name).exists() and not any(character in name for character in "*?[") and "://" not in name:
-            raise ValueError(f"data_files: {name}: no such file or folder")
 
 
 class SettingsParser(HfArgumentParser):
@@ -274,8 +241,6 @@ class SettingsParser(HfArgumentParser):
             low, high = BOUNDS.get(name, (-INFINITY, INFINITY))
             if isinstance(value, int | float) and not (low <= value <= high and math.isfinite(value)):
                 raise ValueError(f"{name}: {value} is not in {low}..{high}")
-        if namespace.max_steps < 1 and namespace.max_steps != -1:
-            raise ValueError(f"max_steps: {namespace.max_steps} is neither a number from 1 on nor -1, no limit")
         return namespace
 
 

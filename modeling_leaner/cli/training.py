@@ -1,13 +1,11 @@
 """The commands whose work is in `training`: their options, and what is checked before anything slow is imported."""
 
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
@@ -53,20 +51,19 @@ def readable_recipe(name: str | None) -> str | None:
 
 
 class TrainCommand(KeyCommand):
-    """`leaner train`, whose help lists this package's keys by group; transformers documents its own."""
+    """`leaner train`, whose help lists this package's keys; transformers documents its own."""
 
     def format_help(self, context: typer.Context, formatter: Any) -> None:
         super().format_help(context, formatter)
-        from ..training.settings import settings_by_group
+        from ..training.settings import own_settings
 
         console = plain_console()
         console.print(f"Recipes: {', '.join(recipe_names())}; or a file of your own.")
         console.print("Every field of transformers.TrainingArguments is a key; beside them, or with another default:")
-        for group, settings in settings_by_group().items():
-            table = Table(box=None, show_header=False)
-            for key, help in settings:
-                table.add_row(f"--{key}", Text(help))
-            console.print(Panel(table, title=group, title_align="left"))
+        table = Table(box=None, show_header=False)
+        for key, help in own_settings().items():
+            table.add_row(f"--{key}", Text(help))
+        console.print(table)
 
 
 @commands.command(cls=TrainCommand)
@@ -84,22 +81,9 @@ def train(
 
     Example: leaner train digits --shape vit/nano --max_steps 100
     """
-    check_keys(recipe, context.args)
     with slow_imports():
         from ..training.train import train as train_shape
     train_shape(recipe, context.args)
-
-
-def check_keys(recipe: str | None, options: list[str]) -> None:
-    """Raises ValueError for a recipe, key or file that is none, or another task's metric, before a run's imports."""
-    from ..training.settings import check_data_files, check_metric, settings_parser, split_files
-
-    given = settings_parser().parse_words(options)
-    task = given.task
-    if task is None and recipe is not None:
-        task = read_recipe(recipe)[1].get("task")
-    check_metric(task, given.metric)
-    check_data_files(chain.from_iterable(split_files(given.data_files).values()))
 
 
 @commands.command(cls=KeyCommand)
@@ -132,7 +116,6 @@ def evaluate(
         return
     if len(models) > 1:
         raise ValueError("several models are compared by --task embedding alone")
-    check_keys(None, context.args)
     with slow_imports():
         from ..training.running.evaluation import print_evaluation
     print_evaluation(models[0], context.args, as_json)
@@ -140,6 +123,7 @@ def evaluate(
 
 @commands.command(cls=Command)
 def tokenizer(
+    context: typer.Context,
     kind: Annotated[Literal["byte-bpe", "wordpiece", "bytes", "words"], Option(help="What a token is.")],
     output_dir: Annotated[Path, Option(help="Folder to write; it must not exist.", callback=new_path)],
     family: Annotated[Literal["bert", "gpt"], Option(help="Whose special tokens.")] = "bert",
@@ -152,37 +136,15 @@ def tokenizer(
     text_column: Annotated[
         str | None, Option(help="Column of the texts.", show_default="text, sentence, question ... or the only one")
     ] = None,
-    max_rows: Annotated[int | None, Option(min=1, help="Read only the first rows.")] = None,
-    streaming: Annotated[bool, Option("--streaming", help="Read without preparing a copy on disk.")] = False,
 ) -> None:
     """Train a tokenizer on a column of text.
 
     Example: leaner tokenizer --kind wordpiece --data texts.txt --output-dir my-tokenizer
     """
     with slow_imports():
-        from ..training.data.sources import TextSource
         from ..training.data.tokenizer import write_tokenizer
-    source = TextSource(dataset, dataset_config, data_files, split, text_column, max_rows, streaming)
-    write_tokenizer(output_dir, source, kind, vocab_size, max_length, family)
+    write_tokenizer(**context.params)
     typer.echo(f"Next: leaner train RECIPE --shape {family}/nano --tokenizer {output_dir}")
-
-
-@commands.command(cls=Command, hidden=True)
-def sentences(
-    output: Annotated[Path, Argument(metavar="FILE.parquet", help="File to write.", callback=new_path)],
-    data_files: DataFiles = None,
-    leave_out: Annotated[
-        list[str] | None, Option(help="Texts that are tested on: a file, or a Hub dataset as ID:CONFIGURATION:SPLIT.")
-    ] = None,
-) -> None:
-    """Write the sentences of texts as a file to train encoders on, without those that share 8 words with a test.
-
-    Example: leaner sentences sentences.parquet --data articles.txt --leave-out test.csv
-    """
-    with slow_imports():
-        from ..training.data.sources import TextSource, write_sentences
-    write_sentences(output, TextSource(None, None, data_files, "train", None, None), leave_out or [])
-    typer.echo(f"Next: leaner slim MODEL OUT --speedup 2 --data {output}")
 
 
 @commands.command(cls=Command, rich_help_panel=RESEARCH)

@@ -2,11 +2,9 @@
 
 import functools
 import hashlib
-import io
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import datasets
@@ -14,11 +12,10 @@ from datasets import Dataset, IterableDataset, Value, VerificationMode, load_dat
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
-from modeling_leaner.files import write_bytes
 from modeling_leaner.hub import dataset_hub_answers
 from modeling_leaner.terminal import did_you_mean
 
-from ..settings import LANGUAGE_MODELLING, RecipeArguments, check_data_files, split_files
+from ..settings import LANGUAGE_MODELLING, RecipeArguments, split_files
 from . import builtin
 
 
@@ -89,7 +86,9 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     chosen = files.get(whole, files.get(None))
     if chosen is None:
         raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder")
-    check_data_files(chosen)
+    for file in chosen:
+        if not Path(file).exists() and not any(character in file for character in "*?[") and "://" not in file:
+            raise ValueError(f"data_files: {file}: no such file or folder")
     options = {"split": split, "streaming": streaming}
     if len(chosen) == 1 and Path(chosen[0]).is_dir():
         options["verification_mode"] = VerificationMode.NO_CHECKS
@@ -305,87 +304,7 @@ def _take_out(rows: Rows, arguments: RecipeArguments, key: str) -> tuple[Rows, R
     return parts["train"], parts["test"]
 
 
-# Texts, for tokenizers and sentences
-
-
-@dataclass(frozen=True)
-class TextSource:
-    """Where the texts of `leaner tokenizer` and `leaner sentences` come from, as their options say."""
-
-    dataset: str | None = None
-    dataset_config: str | None = None
-    data_files: list[str] | None = None
-    split: str = "train"
-    text_column: str | None = None
-    max_rows: int | None = None
-    streaming: bool = False
-
-    def read(self) -> Iterable[str]:
-        """The texts, read anew each time. Raises ValueError if the data has no such column, and lists those it has."""
-        options = {name: getattr(self, name) for name in ("dataset_config", "data_files", "streaming")}
-        rows = load_split(self.dataset, self.split, **options)
-        column = find_text_column(rows, self.text_column, "--text_column")
-        return first_rows(rows.select_columns([column]), self.max_rows)[column]
-
-    @property
-    def name(self) -> str:
-        """The data as messages name it."""
-        return describe(self.dataset, self.split, self.data_files or [])
-
-
 def sentences(text: str) -> list[str]:
     """The sentences of a text that have 20 to 220 characters."""
     parts = [part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text)]
     return [part for part in parts if 20 <= len(part) <= 220]
-
-
-WORDS_IN_A_ROW = 8
-
-
-def words_and_runs(text: str) -> tuple[str, set[str]]:
-    """What two texts are compared by: their words in lower case, without punctuation, and every 8 of them in a row."""
-    words = re.findall(r"\w+", text.lower())
-    starts = range(len(words) - WORDS_IN_A_ROW + 1)
-    return " ".join(words), {" ".join(words[start : start + WORDS_IN_A_ROW]) for start in starts}
-
-
-def tested_texts(source: str) -> tuple[set[str], set[str]]:
-    """The words of all texts that a model is tested on, and every 8 of them in a row.
-
-    Args:
-        source: files, or a Hub dataset as ID:CONFIGURATION:SPLIT, the configuration empty if it has none.
-    """
-    if Path(source).exists():
-        rows = load_split(None, "train", data_files=[source])
-    elif source.count(":") == 2:
-        dataset, configuration, split = source.split(":")
-        rows = load_split(dataset, split, dataset_config=configuration or None)
-    else:
-        raise ValueError(f"--leave-out {source}: no such file, nor a Hub dataset as ID:CONFIGURATION:SPLIT")
-    found = [words_and_runs(text) for column in text_columns(rows) for text in rows[column] if text is not None]
-    return {words for words, _ in found}, set().union(*(runs for _, runs in found))
-
-
-def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> None:
-    """Writes the distinct sentences of a source, in their order, as the column `text`.
-
-    Sentences that are among the texts to be left out, or share 8 words in a row with one, are not written.
-
-    Raises:
-        ValueError: the source or what is to be left out cannot be read, or no sentence is left.
-    """
-    tested = [tested_texts(name) for name in leave_out]
-    kept: dict[str, str | None] = {}  # by the words of the sentence; None for what is left out
-    for text in source.read():
-        for sentence in sentences(text or ""):
-            words, runs = words_and_runs(sentence)
-            if words not in kept:
-                kept[words] = None if any(words in texts or runs & others for texts, others in tested) else sentence
-    found = [sentence for sentence in kept.values() if sentence is not None]
-    if not found:
-        raise ValueError(f"{source.name}: no sentence is left of {len(kept):,}")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    content = io.BytesIO()
-    Dataset.from_dict({"text": found}).to_parquet(content)
-    write_bytes(output, content.getvalue())
-    print(f"{output}: {len(found):,} sentences, {len(kept) - len(found):,} left out")

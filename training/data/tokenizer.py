@@ -9,15 +9,16 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from modeling_leaner.family import FAMILIES
-from modeling_leaner.files import naming, whole_folder
+from modeling_leaner.files import whole_folder
 
-from .sources import TextSource
+from .sources import find_text_column, load_split
 
 
 TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
@@ -175,20 +176,21 @@ def _characters(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[list[str], 
 
 def write_tokenizer(
     output_dir: Path,
-    source: TextSource,
     kind: str,
-    vocab_size: int = 8192,
-    max_length: int = 512,
-    family: str = "bert",
+    vocab_size: int,
+    max_length: int,
+    family: str,
+    text_column: str | None = None,
+    **source: Any,
 ) -> None:
-    """Trains a tokenizer on the texts of a source, saves it, and prints what it is.
+    """Trains a tokenizer on texts, saves it, and prints what it is; `source` has the arguments of `load_split`.
 
     Raises:
-        ValueError: what `train_tokenizer` or `TextSource` refuses.
+        ValueError: what `train_tokenizer`, `load_split` or `find_text_column` refuses.
     """
-    texts = source.read()
-    with naming(source.name):
-        tokenizer = train_tokenizer(texts, kind, vocab_size, max_length, family)
+    rows = load_split(**source)
+    texts = rows[find_text_column(rows, text_column, "--text-column")]
+    tokenizer = train_tokenizer(texts, kind, vocab_size, max_length, family)
     with whole_folder(output_dir) as folder:
         tokenizer.save_pretrained(folder)
     print(f"{output_dir}: {kind}, {len(tokenizer):,} tokens")

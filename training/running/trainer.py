@@ -16,6 +16,8 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length
 
+from modeling_leaner.hub import check_token, hub_errors
+
 from ..settings import RecipeArguments
 from ..tasks.base import Batch, Task, evaluation_generators, training_generators
 from .callbacks import CheckpointSteps, Clock, Interruption, MetricsFile, WeightAverage
@@ -225,3 +227,9 @@ class LeanTrainer(Trainer):
             kept = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint had been written"
             step = self.state.global_step
             raise ValueError(f"loss or weights are not finite at step {step}; {kept}; try a lower learning_rate")
+
+    def init_hf_repo(self, token=None, **options):
+        """As Trainer's; raises ValueError, one line, if there is no token or the Hub does not make a repository."""
+        check_token()
+        with hub_errors(self.args.hub_model_id or self.folder.name):
+            super().init_hf_repo(token, **options)
