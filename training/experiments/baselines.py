@@ -13,13 +13,18 @@ task's own metric:
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
 from scipy.sparse import csr_matrix
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.preprocessing import OneHotEncoder
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder
+from torch.nn.functional import avg_pool2d
 from transformers import EvalPrediction
 
 from ..records import Guess
@@ -31,8 +36,7 @@ from ..tasks.language import LanguageModelling, MaskedLM
 GUESSES = "guesses.json"  # beside a grid's rows
 BAG_SCALE = 30  # times a token's share of its row, so that the penalty of a regression does not outweigh it
 PIXELS = 16  # the sides that images are averaged down to
-Columns = np.ndarray | csr_matrix
-Features = tuple[Columns, Columns]  # of the training rows and of the held-out rows, (rows, features) each
+Features = dict[str, tuple[Any, Any, list]]  # by name: of the training rows, of the held-out rows, and their encoders
 
 
 def neighbours(rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -83,15 +87,6 @@ def token_ids(rows: Dataset) -> list[np.ndarray]:
     return list(rows.with_format("numpy")["input_ids"])
 
 
-def bag_of_tokens(rows: Dataset, vocabulary: int) -> csr_matrix:
-    """(rows, vocabulary): the share of each token in the row, times BAG_SCALE."""
-    ids = token_ids(rows)
-    lengths = np.array([len(row) for row in ids])
-    row_of_token = np.repeat(np.arange(len(ids)), lengths)
-    shares = np.repeat(1 / lengths, lengths)
-    return BAG_SCALE * csr_matrix((shares, (row_of_token, np.concatenate(ids))), shape=(len(ids), vocabulary))
-
-
 def length_bins(rows: Dataset) -> np.ndarray:
     """(rows, 1): the bin of each row's length, each bin about a tenth longer than the one before."""
     return np.floor(10 * np.log(np.asarray(rows["length"][:], dtype=float)))[:, None]
@@ -117,19 +112,13 @@ def token_overlap(rows: Dataset, separator: int) -> np.ndarray:
 
 
 def small_images(task: ImageClassification, rows: Dataset) -> np.ndarray:
-    """(rows, channels × PIXELS²): pixels of 0..1, averaged over tiles if the images are larger than PIXELS.
-
-    What does not fill a tile at the right and at the bottom is cut off.
-    """
+    """(rows, channels × PIXELS²): pixels of 0..1, averaged over tiles if the images are larger than PIXELS."""
     height, width = task.config.image_shape
-    tile_height, tile_width = max(1, height // PIXELS), max(1, width // PIXELS)
-    down, across = height // tile_height, width // tile_width
+    tile = max(1, height // PIXELS), max(1, width // PIXELS)
     batches = []
-    for batch in rows.with_format("numpy").iter(1000):
-        images = np.stack(list(batch["pixels"])).reshape(-1, task.config.num_channels, height, width) / 255
-        images = images[:, :, : down * tile_height, : across * tile_width]
-        tiles = images.reshape(*images.shape[:2], down, tile_height, across, tile_width)
-        batches.append(tiles.mean((3, 5), dtype=np.float32).reshape(len(images), -1))
+    for batch in rows.with_format("torch").iter(1000):
+        images = torch.stack(list(batch["pixels"])).reshape(-1, task.config.num_channels, height, width) / 255
+        batches.append(avg_pool2d(images, tile).flatten(1).numpy())
     return np.concatenate(batches)
 
 
@@ -138,41 +127,35 @@ def scored(task: Task, name: str, outputs: np.ndarray, labels: np.ndarray | None
     return Guess(name=name, value=float(task.score(EvalPrediction(outputs, labels))[task.metric]))
 
 
-def one_hot(train: np.ndarray, held_out: np.ndarray) -> Features:
-    """A feature for each value that the training rows have; other values of the held-out rows have none."""
-    encoder = OneHotEncoder(handle_unknown="ignore").fit(train)
-    return encoder.transform(train), encoder.transform(held_out)
-
-
-def text_features(task: SequenceClassification, train: Dataset, held_out: Dataset) -> dict[str, Features]:
-    vocabulary = len(task.processing)
+def text_features(task: SequenceClassification, train: Dataset, held_out: Dataset) -> Features:
+    one_hot = OneHotEncoder(handle_unknown="ignore")
+    bag = [CountVectorizer(analyzer=list), Normalizer("l1"), FunctionTransformer(lambda shares: BAG_SCALE * shares)]
     features = {
-        "length only": one_hot(length_bins(train), length_bins(held_out)),
-        "first token only": one_hot(first_tokens(train), first_tokens(held_out)),
-        "bag of tokens": (bag_of_tokens(train, vocabulary), bag_of_tokens(held_out, vocabulary)),
+        "length only": (length_bins(train), length_bins(held_out), [one_hot]),
+        "first token only": (first_tokens(train), first_tokens(held_out), [one_hot]),
+        "bag of tokens": (token_ids(train), token_ids(held_out), bag),
     }
     if "token_type_ids" in train.column_names:  # pairs of texts
         separator = task.processing.sep_token_id
-        features["shared tokens only"] = (token_overlap(train, separator), token_overlap(held_out, separator))
+        features["shared tokens only"] = (token_overlap(train, separator), token_overlap(held_out, separator), [])
     return features
 
 
-def fitted_guesses(task: Task, features: dict[str, Features], train: Dataset, held_out: Dataset) -> list[Guess]:
+def fitted_guesses(task: Task, features: Features, train: Dataset, held_out: Dataset) -> list[Guess]:
     """A regression on each of the features; if the task has classes, the commonest one comes before them."""
     train_labels, labels = (np.asarray(rows["labels"][:]) for rows in (train, held_out))
-    if task.regression:
-        return [
-            scored(task, name, Ridge().fit(own, train_labels).predict(others)[:, None], labels)
-            for name, (own, others) in features.items()
-        ]
-    as_logits = np.eye(int(train_labels.max()) + 1)  # row c: 1 for class c, 0 for the others
-    commonest = np.full(len(labels), np.bincount(train_labels).argmax())
-    guesses = [scored(task, "majority class", as_logits[commonest], labels)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a baseline need not be the best of its kind
-        for name, (own, others) in features.items():
-            predicted = LogisticRegression(max_iter=300).fit(own, train_labels).predict(others)
-            guesses.append(scored(task, name, as_logits[predicted], labels))
+    as_outputs = np.eye(1 if task.regression else int(train_labels.max()) + 1)  # row c: 1 for class c, else 0
+    guesses = []
+    if not task.regression:
+        commonest = np.full(len(labels), np.bincount(train_labels).argmax())
+        guesses.append(scored(task, "majority class", as_outputs[commonest], labels))
+    for name, (own, others, encoders) in features.items():
+        regression = Ridge() if task.regression else LogisticRegression(max_iter=300)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a baseline need not be the best of its kind
+            predicted = make_pipeline(*encoders, regression).fit(own, train_labels).predict(others)
+        outputs = predicted[:, None] if task.regression else as_outputs[predicted]
+        guesses.append(scored(task, name, outputs, labels))
     return guesses
 
 
@@ -210,7 +193,7 @@ def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | N
         case SequenceClassification() if task.metric != "loss":
             return fitted_guesses(task, text_features(task, train, held_out), train, held_out)
         case ImageClassification() if not task.regression and task.metric != "loss":
-            features = {"16 × 16 pixels": (small_images(task, train), small_images(task, held_out))}
+            features = {"16 × 16 pixels": (small_images(task, train), small_images(task, held_out), [])}
             return fitted_guesses(task, features, train, held_out)
         case LanguageModelling() if task.metric != "accuracy":
             return language_guesses(task, train, held_out)
