@@ -96,7 +96,8 @@ def test_guesses_on_images_read_their_pixels():
     small = baselines.small_images(task, rows)
     assert small.shape == (200, 3 * 16 * 16)
     assert small[0, 0] == pytest.approx(images[0, 0, :2, :2].mean() / 255, rel=1e-5)
-    found = {each.name: each.value for each in baselines.fitted_guesses(task, {"pixels": (small, small, [])}, rows, rows)}
+    guesses = baselines.fitted_guesses(task, {"pixels": (small, small, [])}, rows, rows)
+    found = {each.name: each.value for each in guesses}
     assert found["pixels"] > 0.95 and found["majority class"] < 0.65
 
 

@@ -81,7 +81,7 @@ def test_models_beside_each_other(run, shape):
     models = shape("gpt"), shape("gpt", "deep", num_hidden_layers=3), shape("bert")
     cells, _ = run(*models, *SHORT, "--length", 4, 8)
     assert [*cells["shape"]] == [*models] * 2 and set(cells["phase"]) == {"inference"}
-    assert cells["relative_time"][0] == 1 and [*cells["layers"]] == [1, 3, 1] * 2 and cells["note"].isna().all()
+    assert cells["relative_time"][0] == 1 and cells["note"].isna().all()
 
 
 def test_one_that_cannot_run_stops_no_other(run, shape, monkeypatch):

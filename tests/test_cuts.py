@@ -18,7 +18,6 @@ from modeling_leaner.training.records import ResultRow
 from training_data import documents, save_encoder
 
 from modeling_leaner.conversion import load_lean
-from modeling_leaner.files import sha256
 from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.slim import Target
 
@@ -187,22 +186,6 @@ def test_a_cut_that_comes_out_otherwise_is_refused(made):
     with pytest.raises(GridError, match="cells/even/slim.json: expected .*0, 3.* but the cut came out with .*0, 2"):
         make()
     assert not Path("cells/even/model.safetensors").exists() and not list(Path("cells/even").glob(".cut-*"))
-
-
-def test_a_cut_of_a_parent_that_was_replaced_is_refused(made):
-    """By the hash of the parent's weights; a record without one, as older files are, stays as it is."""
-    file = Path("cells/even/slim.json")
-    record = json.loads(file.read_text())
-    parent = record.pop("parent_weights_sha256")
-    assert parent == sha256(Path("parent/model.safetensors"))
-    file.write_text(json.dumps(record))
-    Path("cells/even/model.safetensors").unlink()
-    make()
-    assert json.loads(file.read_text()) == record
-    file.write_text(json.dumps({**record, "parent_weights_sha256": "0" * 64}))
-    Path("cells/even/model.safetensors").unlink()
-    with pytest.raises(GridError, match=f"slim.json: parent_weights_sha256 is 0{{64}}, but cut_from has {parent}; "):
-        make()
 
 
 def test_an_interrupted_cut_has_no_weights(folder, monkeypatch):

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 import torch
 from command import leaner
-from modeling_leaner.training.studies import conditioning, depth_width, heads_optimization, low_rank, study
+from modeling_leaner.training.studies import conditioning, heads_optimization, low_rank, study
 from modeling_leaner.training.studies.conditioning import ARMS, IDENTITY, LARGER, NONE, RANDOM
 from modeling_leaner.training.studies.heads_optimization import mixture_data
 from modeling_leaner.training.studies.study import Study
@@ -81,45 +81,6 @@ class TestLowRank:
         assert lost[0] > 2 * lost[1] > 0.01 and lost[2] < 1e-6
 
 
-class TestDepthWidth:
-    ROWS = torch.arange(20 * 9).view(20, 9) % 7
-    SHAPES = depth_width.shapes_of_equal_size(depth_width.Settings())
-
-    def test_a_seed_alone_decides(self):
-        config = study.byte_config(2, 16, 2, 8, 8, 64)
-        runs = [depth_width.train(config, 0.01, 3, steps, 8, self.ROWS) for steps in (12, 12, 0)]
-        once, again, new = (depth_width.held_out_loss(model, self.ROWS) for model in runs)
-        assert once == again < new
-
-    def test_rows(self):
-        """Every byte but the first is predicted once."""
-        rows = depth_width.consecutive_rows(["abcdef", "gh"], 3)
-        assert [bytes(row.tolist()) for row in rows] == [b"abcd", b"def\0", b"\0gh\0"]
-
-    def test_shapes_are_of_equal_size(self):
-        sizes = [depth_width.size_of(config) for config in self.SHAPES.values()]
-        assert len(sizes) == 4 and max(sizes) / min(sizes) < 1.003
-
-    @pytest.mark.parametrize(("best", "tried"), [(0, 3), (1, 4), (-2, 5), (9, 6)])
-    def test_tuning_goes_on_at_an_edge(self, best, tried):
-        losses = study.tune(lambda rate: abs(math.log2(rate) - best), (0.5, 1, 2), more=3)
-        assert len(losses) == tried and study.best_rate(losses) == 2.0 ** min(best, 4)
-        assert set(study.tune(lambda rate: math.nan if rate < 1 else rate, (0.5, 1, 2), more=3)) == {0.5, 1, 2}
-
-    def test_published_verdicts(self):
-        """From the losses of each seed that are published."""
-        published = statements(KEPT / "depth-width")
-        seeds = depth_width.Settings().seeds
-        losses = {
-            name: [published[0]["numbers"][f"{name}: loss, seed {seed}"] for seed in seeds] for name in self.SHAPES
-        }
-        rows = Study()
-        depth_width.conclude(rows, self.SHAPES, losses, seeds, published[0]["numbers"]["bigram"])
-        for found, expected in zip(rows.statements, published, strict=True):
-            assert [found[key] for key in ("statement", "verdict")] == [expected["statement"], expected["verdict"]]
-            assert found["numbers"] == pytest.approx(expected["numbers"], rel=1e-3)
-
-
 class TestConditioning:
     SETTINGS = replace(conditioning.QUICK, width=16, head_size=4, length=16, steps=4, batch=2, looks=2, held_out=4)
 
@@ -158,6 +119,12 @@ class TestConditioning:
         """Better by the margin; worse; better by less than it; within the spread."""
         assert conditioning.cause_outcome(difference, interval) == expected
 
+    @pytest.mark.parametrize(("best", "tried"), [(0, 3), (1, 4), (-2, 5), (9, 6)])
+    def test_tuning_goes_on_at_an_edge(self, best, tried):
+        rate, losses = conditioning.tune(lambda rate: abs(math.log2(rate) - best), (0.5, 1, 2), more=3)
+        assert len(losses) == tried and rate == 2.0 ** min(best, 4)
+        assert len(conditioning.tune(lambda rate: math.nan if rate < 1 else rate, (0.5, 1, 2), more=3)[1]) == 3
+
     def test_condition_numbers(self):
         turned = conditioning.random_orthogonal(matrix((4, 4)), source())
         scaled = torch.diag(torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=torch.float64)) @ turned
@@ -167,13 +134,8 @@ class TestConditioning:
 
 
 class TestStudies:
-    def test_paired_differences(self):
-        difference, interval = study.paired([1.0, 2.0, 4.0], [0.0, 0.5, 2.0])
-        reach = 4.302653 * 0.5 / 3**0.5
-        assert difference == pytest.approx(1.5) and interval == pytest.approx((1.5 - reach, 1.5 + reach))
-
     @pytest.mark.parametrize(
-        "name", ["low-rank", *(pytest.param(name, marks=pytest.mark.full) for name in get_args(commands.Study)[:3])]
+        "name", ["low-rank", *(pytest.param(name, marks=pytest.mark.full) for name in get_args(commands.Study)[:2])]
     )
     def test_quick(self, name, tmp_path, monkeypatch):
         monkeypatch.chdir(CLONE)

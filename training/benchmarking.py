@@ -119,7 +119,7 @@ def made_up(
 # leaner bench
 
 COLUMNS = (
-    "phase shape layers heads head_dim library attention dtype batch length rounds milliseconds milliseconds_low "
+    "phase shape library attention dtype batch length rounds milliseconds milliseconds_low "
     "milliseconds_high relative_time items_per_second peak_memory_bytes parameters note"
 ).split()
 
@@ -201,10 +201,8 @@ def groups(options: SimpleNamespace) -> Iterator[list[Case]]:
         compared = [[(model, "base model", config_of(model)) for model in options.models]]
     else:
         phases = options.phases
-        configs = {shape: load_config(shape) for shape in options.shapes}
-        compared = [
-            [(shape, each, configs[shape]) for each in ("modeling_leaner", "transformers")] for shape in configs
-        ]
+        libraries = ("modeling_leaner", "transformers")
+        compared = [[(shape, each, load_config(shape)) for each in libraries] for shape in options.shapes]
     for models, dtype, phase, batch in product(compared, options.dtypes, phases, options.batch):
         texts = [config for _, _, config in models if hasattr(config, "vocab_size")]
         longest = min([512, *(getattr(config, "max_position_embeddings", 512) for config in texts)])
@@ -221,14 +219,9 @@ def time_in_turns(cases: Sequence[Case], device: torch.device, rounds: int, limi
 
     One that cannot run, in any library, leaves a note; the others go on.
     """
-    rows: list[dict[str, Any]] = []
+    rows = [{**dict.fromkeys(COLUMNS), **case._asdict()} for case in cases]
     steps: dict[int, Step] = {}
     for place, case in enumerate(cases):
-        config = case.config
-        heads = max(getattr(config, "heads_per_layer", [config.num_attention_heads]))
-        size = getattr(config, "head_dim", None) or config.hidden_size // heads
-        sizes = {"layers": config.num_hidden_layers, "heads": heads, "head_dim": size}
-        rows.append({**dict.fromkeys(COLUMNS), **case._asdict(), **sizes})
         try:
             steps[place] = build(case, device)
         except Exception as error:

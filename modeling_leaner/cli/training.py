@@ -29,7 +29,7 @@ from .command import (
 )
 
 
-Study = Literal["conditioning", "depth-width", "heads-optimization", "low-rank"]  # of training/studies/study.py
+Study = Literal["conditioning", "heads-optimization", "low-rank"]  # of training/studies/study.py
 Phase = StrEnum("Phase", "training inference")
 Dtype = StrEnum("Dtype", "float32 bfloat16 float16")
 ALL_PHASES = list(Phase)

@@ -88,38 +88,24 @@ def calibration_batches(prepared: PreparedRun) -> list[list[Batch]]:
 def write_cut(folder: Path, slimmed: Slimmed, processing: object, parent_sha256: str | None) -> None:
     """The folder of a cut: its model, what it reads by, and slim.json; the weights come last, with them it is whole.
 
-    `parent_sha256`: hash of the weights that were cut; None if they are not one file.
+    A config.json and slim.json that are there stay: theirs is the same cut, but for the rounding of its changes.
 
     Raises:
-        GridError: the folder has another cut, or one of other weights.
+        GridError: the folder has another cut.
         OSError: the folder cannot be written to.
     """
+    record, held = folder / RECORD, {"config.json", RECORD}
+    if record.is_file():
+        before = [(cut["part"], cut["after"]) for cut in read_object(record)["cuts"]]
+        now = [(cut.part, cut.after) for cut in slimmed.cuts]
+        if before != now:
+            raise GridError(f"cuts: {record}: expected {before}, but the cut came out with {now}")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".cut-") as scratch:
         for part in (slimmed.model, processing):
             part.save_pretrained(scratch)
-        record = {"parent_weights_sha256": parent_sha256, "cuts": [asdict(cut) for cut in slimmed.cuts]}
-        write_json(Path(scratch) / RECORD, record)
-        check_same_cut(folder, slimmed, parent_sha256)
-        held = set()
-        if (folder / RECORD).is_file():  # the same cut, but for the rounding of its changes: those in git stay
-            held = {name for name in ("config.json", RECORD) if (folder / name).is_file()}
+        document = {"parent_weights_sha256": parent_sha256, "cuts": [asdict(cut) for cut in slimmed.cuts]}
+        write_json(Path(scratch) / RECORD, document)
         for path in sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS):
-            if path.name not in held:
+            if path.name not in held or not (folder / path.name).is_file():
                 path.replace(folder / path.name)
-
-
-def check_same_cut(folder: Path, slimmed: Slimmed, parent_sha256: str | None) -> None:
-    """Raises GridError if the folder holds the record of another cut, or of one of other weights."""
-    file = folder / RECORD
-    if not file.is_file():
-        return
-    record = read_object(file)
-    before = [(cut["part"], cut["after"]) for cut in record["cuts"]]
-    now = [(cut.part, cut.after) for cut in slimmed.cuts]
-    if before != now:
-        raise GridError(f"cuts: {file}: expected {before}, but the cut came out with {now}")
-    held = record.get("parent_weights_sha256")
-    if held not in (None, parent_sha256):
-        replaced = f"the parent was replaced: remove {folder} and the grid's rows"
-        raise GridError(f"cuts: {file}: parent_weights_sha256 is {held}, but cut_from has {parent_sha256}; {replaced}")

@@ -8,6 +8,7 @@ learning rate. It says nothing about κ later in training, which nothing control
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -21,6 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import AdamW
 from transformers import get_cosine_schedule_with_warmup
 
+from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 from modeling_leaner.files import finite_or_none
 from modeling_leaner.inspection import head_condition_numbers
 from modeling_leaner.layers_leaner import LeanAttention
@@ -28,8 +30,9 @@ from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
 
 from ..data.builtin import python_docs
 from ..experiments.results import load_folder
+from ..experiments.statistics import paired_statistics
 from .kappa import doubling, read_all_cells
-from .study import Outcome, Study, best_rate, bigram_nats, byte_config, double_precision, line, most, paired, tune
+from .study import Outcome, Study, double_precision, line, most
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Settings:
     tuning_steps: int = 240
 
 
+FACTOR = 2.0  # between learning rates that are tried
+BYTES = 256  # the vocabulary of a text of bytes
 QUICK = Settings(
     drawn=Drawn(5, 32, 64, (1, 2, 4), 16, (4, 8, 16)),
     layers=2,
@@ -231,9 +236,21 @@ def look_at(model: LeanGPTForCausalLM, rows: Tensor, step: int) -> Look:
 @torch.no_grad()
 def new_model(settings: Settings, arm: str, seed: int) -> LeanGPTForCausalLM:
     """Before its first step; runs of one seed have the same weights before they are changed."""
-    sizes = (settings.layers, settings.width, settings.heads, settings.head_size, settings.length)
     torch.manual_seed(seed)
-    model = LeanGPTForCausalLM(byte_config(*sizes, mlp=4 * settings.width))
+    config = LeanGPTConfig(
+        num_hidden_layers=settings.layers,
+        hidden_size=settings.width,
+        num_attention_heads=settings.heads,
+        head_dim=settings.head_size,
+        max_position_embeddings=settings.length,
+        intermediate_size=4 * settings.width,
+        vocab_size=BYTES,
+        bos_token_id=None,
+        eos_token_id=None,
+        hidden_dropout_prob=0.0,  # which would hide small differences
+        attention_probs_dropout_prob=0.0,
+    )
+    model = LeanGPTForCausalLM(config)
     source = Generator().manual_seed(1_000_000 + seed)
     for attention in model.modules():
         if isinstance(attention, LeanAttention):
@@ -267,6 +284,23 @@ def train(settings: Settings, arm: str, rate: float, seed: int) -> list[Look]:
     return looks
 
 
+def tune(loss_at: Callable[[float], float], rates: Sequence[float], more: int) -> tuple[float, dict[float, float]]:
+    """The best rate and the losses of all: of `rates`, and on while the best lies at an edge, at most so many more.
+
+    A loss that is not finite counts as the worst.
+    """
+    losses: dict[float, float] = {}
+    due = list(rates)
+    while due and len(losses) < len(rates) + more:
+        for rate in due:
+            loss = loss_at(rate)
+            losses[rate] = loss if math.isfinite(loss) else math.inf
+        best = min(losses, key=losses.__getitem__)
+        beyond = {min(losses): best / FACTOR, max(losses): best * FACTOR}
+        due = [beyond[best]] if best in beyond else []
+    return best, losses
+
+
 def tuned_rate(settings: Settings, arm: str) -> float:
     """The best rate of an arm, by shorter runs with seeds that are not reported."""
     shorter = replace(settings, steps=settings.tuning_steps, looks=1)
@@ -274,7 +308,7 @@ def tuned_rate(settings: Settings, arm: str) -> float:
     def loss_at(rate: float) -> float:
         return fmean(train(shorter, arm, rate, seed)[-1].loss for seed in settings.tuning_seeds)
 
-    return best_rate(tune(loss_at, settings.rates, more=2))
+    return tune(loss_at, settings.rates, more=2)[0]
 
 
 # Cause or correlation: what the starts have become.
@@ -295,9 +329,10 @@ def cause(study: Study, settings: Settings, arms: dict[str, list[list[Look]]]) -
     """Whether a lower κ at the start, at equal norm and equal heads, gives a lower loss; `arms` are looks by seed."""
     ends = {arm: [looks[-1].loss for looks in runs] for arm, runs in arms.items()}
     kappas = {arm: geometric_mean(looks[0].kappa for looks in runs) for arm, runs in arms.items()}
-    text = text_of("train")
-    rows = held_out_rows(settings.held_out, settings.length)
-    bigram = bigram_nats(text[:-1], text[1:])[rows[:, :-1], rows[:, 1:]].mean().item()
+    text, rows = text_of("train"), held_out_rows(settings.held_out, settings.length)
+    pairs = torch.bincount(text[:-1] * BYTES + text[1:], minlength=BYTES**2).view(BYTES, BYTES).double() + 0.1
+    shares = pairs / pairs.sum(dim=1, keepdim=True)  # of the bytes that follow each byte, smoothed
+    bigram = -shares[rows[:, :-1], rows[:, 1:]].log().mean().item()
     worst = max(map(fmean, ends.values()))
     study.add(
         "asked here",
@@ -312,7 +347,8 @@ def cause(study: Study, settings: Settings, arms: dict[str, list[list[Look]]]) -
         (NONE, "the unchanged start"),
     ):
         moved = kappas[control] / kappas[IDENTITY]
-        difference, interval = paired(ends[IDENTITY], ends[control])
+        compared = paired_statistics(ends[IDENTITY], ends[control])
+        difference, interval = compared["difference"], compared["interval"]
         study.add(
             "asked here, cause or correlation",
             f"A lower κ at the start, with the same heads, gives a lower loss: {IDENTITY} against {control}, {why}.",

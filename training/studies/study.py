@@ -1,4 +1,4 @@
-"""What every study shares: its table of statements, its figure, and how small language models of bytes are tuned.
+"""What every study shares: its table of statements and its figure.
 
 A study is a module whose docstring says what the paper states, with Settings (those of the published results), QUICK
 (those that only check the code) and `run(study, settings)`, which fills the table and the figure.
@@ -7,24 +7,20 @@ A study is a module whose docstring says what the paper states, with Settings (t
 import importlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 from modeling_leaner.files import whole_folder, write_json
 
 from ..running.results import code_commit, environment
 
 
-FACTOR = 2.0  # between learning rates that are tried
-BYTES = 256  # the vocabulary of a text of bytes
 SHOWN = 6  # numbers of a statement that are printed; results.json has all
 
 Outcome = Literal["agrees", "disagrees", "undecided", "not tested"]
@@ -136,66 +132,3 @@ def line(label: str, x: Sequence[float], values: Sequence[Tensor | Sequence[floa
 def most(trials: int) -> int:
     """How many of the trials are most of them: four of five, and all of fewer than five."""
     return max(trials - trials // 5, 1)
-
-
-def paired(values: Sequence[float], others: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """The mean of values − others, pair by pair, and its 95 % t interval."""
-    from scipy.stats import ttest_1samp  # takes seconds to import
-
-    differences = np.subtract(values, others)
-    low, high = ttest_1samp(differences, 0).confidence_interval()
-    return float(differences.mean()), (float(low), float(high))
-
-
-# Small language models of bytes.
-
-
-def byte_config(
-    layers: int, width: int, heads: int, head_size: int, length: int, mlp: int, initializer_range: float = 0.02
-) -> LeanGPTConfig:
-    """Without dropout, which would hide small differences."""
-    return LeanGPTConfig(
-        num_hidden_layers=layers,
-        hidden_size=width,
-        num_attention_heads=heads,
-        head_dim=head_size,
-        max_position_embeddings=length,
-        intermediate_size=mlp,
-        initializer_range=initializer_range,
-        vocab_size=BYTES,
-        bos_token_id=None,
-        eos_token_id=None,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-
-
-def tune(loss_at: Callable[[float], float], rates: Sequence[float], more: int) -> dict[float, float]:
-    """Losses by learning rate: of all `rates`, and on while the best lies at an edge, at most so many more.
-
-    A loss that is not finite counts as the worst.
-    """
-    losses: dict[float, float] = {}
-    due = list(rates)
-    while due and len(losses) < len(rates) + more:
-        for rate in due:
-            loss = loss_at(rate)
-            losses[rate] = loss if math.isfinite(loss) else math.inf
-        best = best_rate(losses)
-        beyond = {min(losses): best / FACTOR, max(losses): best * FACTOR}
-        due = [beyond[best]] if best in beyond else []
-    return losses
-
-
-def best_rate(losses: dict[float, float]) -> float:
-    return min(losses, key=losses.__getitem__)
-
-
-def bigram_nats(before: Tensor, after: Tensor) -> Tensor:
-    """−ln of the share that each byte has after each other one, (256, 256), float64.
-
-    Args:
-        before, after: (N) int64, the bytes of a text and those that follow them.
-    """
-    counts = torch.bincount(before * BYTES + after, minlength=BYTES**2).view(BYTES, BYTES).double() + 0.1  # smoothed
-    return -(counts / counts.sum(dim=1, keepdim=True)).log()
