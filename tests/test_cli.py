@@ -127,7 +127,8 @@ class TestStart:
             ("evaluate vit/nano --dataset digit", 1, "leaner evaluate: vit/nano: a named shape"),
             ("convert nowhere out", 1, "leaner convert: nowhere: no such file or folder"),
             ("convert ./there there", 1, "leaner convert: there exists already"),
-            ("inspect gpt/bsae", 1, "leaner inspect: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
+            ("plan --like gpt/bsae", 1, "leaner plan: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
+            ("plan --family grt", 2, "leaner plan: Invalid value for '--family': 'grt' is not one of 'vit', "),
         ],
     )
     def test_light(self, watched, tmp_path, words, status, answer):

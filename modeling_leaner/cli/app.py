@@ -179,12 +179,7 @@ def export(
 @app.command(cls=Command, rich_help_panel=RESEARCH)
 def inspect(
     context: typer.Context,
-    model: Annotated[
-        str,
-        Argument(
-            help="Run, published folder, Hub id of a ViT, BERT, GPT-2 or Lean model, or a new shape.", callback=named
-        ),
-    ],
+    source: Trained,
     data: Annotated[
         list[str] | None,
         Option(

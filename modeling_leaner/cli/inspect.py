@@ -1,28 +1,24 @@
 """`leaner inspect`: the conditioning of a model's attention on some rows, as tables or JSON.
 
-A trained model with a recipe.yaml beside it reads rows as its recipe describes, by default its own held-out ones.
-Images given as data are read without labels, texts without a recipe from a column. A named shape gets new weights,
-and reads random rows.
+A model with a recipe.yaml beside it reads rows as its recipe describes, by default its own held-out ones. Images given
+as data are read without labels, texts without a recipe from a column.
 """
 
 import json
 import tempfile
 from time import perf_counter
 
-import torch
-from transformers import AutoModel, PreTrainedModel, set_seed
+from transformers import PreTrainedModel
 
-from ..configuration_leaner import LeanConfig
 from ..conversion import load_lean
 from ..family import IMAGES
 from ..hub import load_processors
 from ..inspection import Row, check_layers, document_of, inspect_layers, layer_tables, rows_of
-from ..shapes import load_config, modality_of
+from ..shapes import modality_of
 from ..slimming.measures import make_batches
 from ..terminal import plain_console, progress_bar
 from ..training.data.sources import BUILT_IN, decoded_image, describe, place_in_file
 from ..training.running.evaluation import prepare_evaluation, saved_file
-from ..training.running.loading import has_weights
 from ..training.running.run_folder import RECIPE
 from ..training.slim import rows_with_content
 from ..training.tasks.base import first_inputs
@@ -35,19 +31,20 @@ Inputs = tuple[str, list[Row]]  # where rows come from, for people; each row alo
 
 
 def run(
-    model: str,
-    data: list[str] | None,
-    column: str | None,
-    rows: int,
-    layers: tuple[int, ...] | None,
-    as_json: bool,
+    source: str, data: list[str] | None, column: str | None, rows: int, layers: tuple[int, ...] | None, as_json: bool
 ) -> None:
     """Inspects a model and prints what was found. Raises ValueError or OSError that names the option, or the file."""
-    source, data = model, data or []
+    data = data or []
     if column is not None and not data:
         raise ValueError(f"--column {column}: expected --data as well, whose column it names")
-    is_new = not has_weights(source)
-    model, (origin, inputs) = (new_model if is_new else trained_model)(source, data, column, rows)
+    model = load_lean(source)
+    are_given_images = bool(data) and data[0] not in BUILT_IN and modality_of(model.config) is IMAGES
+    if column is None and saved_file(source, RECIPE) is not None and not are_given_images:
+        origin, inputs = recipe_inputs(source, data, rows)
+    elif data:
+        origin, inputs = column_inputs(source, model, data, column, rows)
+    else:
+        raise ValueError(f"--data: missing; {source} has no recipe.yaml that says what it reads")
     if layers is not None:
         layers = sorted(set(layers))
         check_layers("--layers", layers, model.config.num_hidden_layers)
@@ -63,40 +60,7 @@ def run(
     console = plain_console(width=112)
     for table in layer_tables(reports):
         console.print(table)
-    if is_new:
-        print(f"\nNext: leaner train RECIPE --shape {source} trains it")
-    else:
-        print(f"\nNext: leaner slim {source} OUT --total-heads N --data PATH removes the least important heads")
-
-
-def trained_model(source: str, data: list[str], column: str | None, count: int) -> tuple[PreTrainedModel, Inputs]:
-    model = load_lean(source)
-    are_given_images = bool(data) and data[0] not in BUILT_IN and modality_of(model.config) is IMAGES
-    if column is None and saved_file(source, RECIPE) is not None and not are_given_images:
-        return model, recipe_inputs(source, data, count)
-    if not data:
-        raise ValueError(f"--data: missing; {source} has no recipe.yaml that says what it reads")
-    processors = load_processors(source)
-    if not processors:
-        raise ValueError(f"{source}: no tokenizer or image processor, by which rows are read")
-    return model, column_inputs(data, column, count, model, processors[0])
-
-
-def new_model(source: str, data: list[str], column: str | None, count: int) -> tuple[PreTrainedModel, Inputs]:
-    config = load_config(source)
-    if data:
-        raise ValueError(f"--data: {source} has no weights; it reads random rows")
-    set_seed(1)
-    return AutoModel.from_config(config), random_inputs(config, count)
-
-
-def random_inputs(config: LeanConfig, count: int) -> Inputs:
-    """Images of even noise in -1..1, or tokens drawn evenly from the vocabulary."""
-    if modality_of(config) is IMAGES:
-        pixels = 2 * torch.rand(count, config.num_channels, *config.image_shape) - 1
-        return "random pixels", rows_of({"pixel_values": pixels})
-    length = min(LENGTH, config.max_position_embeddings)
-    return "random tokens", rows_of({"input_ids": torch.randint(config.vocab_size, (count, length))})
+    print(f"\nNext: leaner slim {source} OUT --total-heads N --data PATH removes the least important heads")
 
 
 def recipe_inputs(source: str, data: list[str], count: int) -> Inputs:
@@ -109,15 +73,16 @@ def recipe_inputs(source: str, data: list[str], count: int) -> Inputs:
     return run.held_out.source, rows_of(first_inputs(run.task, run.held_out.rows, count))
 
 
-def column_inputs(
-    data: list[str], column: str | None, count: int, model: PreTrainedModel, processor: object
-) -> Inputs:
+def column_inputs(source: str, model: PreTrainedModel, data: list[str], column: str | None, count: int) -> Inputs:
     """The first texts or images of a column."""
+    processors = load_processors(source)
+    if not processors:
+        raise ValueError(f"{source}: no tokenizer or image processor, by which rows are read")
     rows, column = rows_with_content(data, column, model)
-    source = describe(data[0], "train", data)
+    origin = describe(data[0], "train", data)
     contents = [
-        decoded_image(value, f"{source}: {column}, row {place_in_file(rows, row) + 1}")
+        decoded_image(value, f"{origin}: {column}, row {place_in_file(rows, row) + 1}")
         for row, value in enumerate(rows[:count][column])
     ]
-    batches = make_batches(model, processor, contents, LENGTH)
-    return source, [row for batch in batches for row in rows_of(batch)]
+    batches = make_batches(model, processors[0], contents, LENGTH)
+    return origin, [row for batch in batches for row in rows_of(batch)]
