@@ -1,8 +1,8 @@
-"""A stranger's process: loads models from a Hub with remote code; the package itself cannot be imported.
+"""A stranger's process: loads models from a Hub or a folder with remote code; the package itself cannot be imported.
 
-Each line of stdin is a question in JSON, answered by a line of JSON: {"load": AUTO-CLASS, "repository": ID,
-"options": {of from_pretrained}, "inputs": FILE}, {"pipeline": TASK, "repository": ID, "given": INPUT} or
-{"snapshot": ID}. What fails is answered with "error".
+Each line of stdin is a question in JSON, answered by a line of JSON: {"load": AUTO-CLASS, "repository": ID or FOLDER,
+"options": {of from_pretrained}, "inputs": FILE, "save": FOLDER}, {"pipeline": TASK, "repository": ID, "given": INPUT}
+or {"snapshot": ID}. What fails is answered with "error".
 """
 
 import json
@@ -10,24 +10,46 @@ import sys
 import traceback
 from pathlib import Path
 
-from remote import NoPackage, logits
+
+class NoPackage:
+    """An import hook by which `modeling_leaner` does not exist."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "modeling_leaner":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+def logits(output):
+    """The first tensor that says something, whatever the head."""
+    keys = ("logits", "start_logits", "last_hidden_state", "feature_maps")
+    value = next(output[key] for key in keys if output.get(key) is not None)
+    return value[0] if isinstance(value, tuple) else value
 
 
 def load(question: dict) -> dict:
-    """How far the outputs of a model are from those in the file, and where its code is."""
+    """How far the outputs of a model are from those in the file, where its code is, and what it saves."""
     import torch
     import transformers
     from safetensors.torch import load_file
 
-    auto_class = getattr(transformers, question["load"])
+    auto_class, source = getattr(transformers, question["load"]), question["repository"]
     options = question.get("options", {})
-    model = auto_class.from_pretrained(question["repository"], trust_remote_code=True, **options)
+    if question["load"] == "AutoBackbone":  # which cannot read local folders
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=True)
+        model = type(auto_class.from_config(config, trust_remote_code=True)).from_pretrained(source)
+    else:
+        model = auto_class.from_pretrained(source, trust_remote_code=True, **options)
     answer = {"module": type(model).__module__, "class": type(model).__name__}
     if "inputs" in question:
         tensors = load_file(question["inputs"])
         expected = tensors.pop("expected")
         with torch.no_grad():
             answer["difference"] = (logits(model.eval()(**tensors)) - expected).abs().max().item()
+    if "save" in question:
+        model.save_pretrained(question["save"])
+        answer["code"] = sorted(path.name for path in Path(question["save"]).glob("*.py"))
+        answer["auto_map"] = json.loads(Path(question["save"], "config.json").read_text())["auto_map"]
     return answer
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from common import NO_DROPOUT, WRONG, TextModelTests, distance
+from common import NO_DROPOUT, WRONG, CheckpointTests, TextModelTests, distance
 
 from modeling_leaner import (
     LeanBERTConfig,
@@ -15,7 +15,7 @@ from modeling_leaner import (
 )
 
 
-class TestLeanBERT(TextModelTests):
+class TestLeanBERT(CheckpointTests, TextModelTests):
     config_class = LeanBERTConfig
     base_class = LeanBERTModel
     logits_class = LeanBERTForMaskedLM
@@ -28,7 +28,6 @@ class TestLeanBERT(TextModelTests):
     }
     shapes = {
         "base": {"vocab_size": 90},
-        "lean": {"vocab_size": 90, "num_hidden_layers": 2, "num_attention_heads": 8},
         "free": {"vocab_size": 90, "head_dim": 12, "num_attention_heads": 5},
         "per-layer": {
             "vocab_size": 90,

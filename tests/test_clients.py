@@ -41,11 +41,8 @@ TASKS = {  # pipeline → families, with the end of the class's name
     "fill-mask": ("bert", "ForMaskedLM"),
     "text-classification bert": ("bert", "ForSequenceClassification"),
     "text-classification gpt": ("gpt", "ForSequenceClassification"),
-    "zero-shot-classification": ("bert", "ForSequenceClassification"),
     "token-classification bert": ("bert", "ForTokenClassification"),
-    "token-classification gpt": ("gpt", "ForTokenClassification"),
     "feature-extraction bert": ("bert", "Model"),
-    "feature-extraction gpt": ("gpt", "Model"),
     "image-classification": ("vit", "ForImageClassification"),
     "image-feature-extraction": ("vit", "Model"),
 }
@@ -57,7 +54,7 @@ def save(family: str, head: str, folder: Path, **changes: object) -> transformer
     name = f"{tests.base_class.__name__.removesuffix('Model')}{head}"
     if family != "vit":
         changes = {**SIZES, **changes}
-    model = tests.build("lean", getattr(modeling_leaner, name), **changes)
+    model = tests.build("base", getattr(modeling_leaner, name), **changes)
     model.save_pretrained(folder)
     if family == "vit":
         height, width = model.config.image_shape
@@ -79,11 +76,7 @@ def by_hand(model: transformers.PreTrainedModel, folder: Path, *texts: str) -> t
 def test_pipelines(task, tmp_path):
     """Of every head that has one in transformers 5: question answering and multiple choice have none any more."""
     family, head = TASKS[task]
-    changes = {}
-    if task == "zero-shot-classification":
-        labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
-        changes = {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
-    model = save(family, head, tmp_path, **changes)
+    model = save(family, head, tmp_path)
     pipe = transformers.pipeline(task.split()[0], model=str(tmp_path), trust_remote_code=True)
     tokenizer = pipe.tokenizer
     if family == "vit":
@@ -92,7 +85,7 @@ def test_pipelines(task, tmp_path):
         said = pipe(image)
         with torch.no_grad():
             expected = model(**processor(image, return_tensors="pt"))[0]
-    elif task != "zero-shot-classification":
+    else:
         text = PUPPY.replace("red", tokenizer.mask_token) if task == "fill-mask" else PUPPY
         expected = by_hand(model, tmp_path, text)
     if task in ("image-classification", "text-classification bert", "text-classification gpt"):
@@ -109,11 +102,6 @@ def test_pipelines(task, tmp_path):
         masked = tokenizer(text)["input_ids"].index(tokenizer.mask_token_id)
         best = expected[0, masked].topk(5).indices.tolist()
         assert [each["token"] for each in pipe(text)] == best
-    elif task == "zero-shot-classification":
-        said = pipe(PUPPY, candidate_labels=["cat", "river"], multi_label=True)
-        for label, score in zip(said["labels"], said["scores"]):
-            logits = by_hand(model, tmp_path, PUPPY, f"This example is {label}.")[0]
-            assert score == pytest.approx(logits[[0, 2]].softmax(-1)[1].item(), abs=1e-5)
     elif task.startswith("token-classification"):
         expected = expected[0].argmax(-1)
         said = {each["index"]: each["entity"] for each in pipe(PUPPY, ignore_labels=[])}
@@ -124,25 +112,7 @@ def test_pipelines(task, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sharded_safetensors(family, tmp_path):
-    """Several files and their index, as large models have: bit for bit the same weights."""
-    tests = FAMILIES[family]()
-    model = tests.build("per-layer")
-    model.save_pretrained(tmp_path, max_shard_size="20KB")
-    shards = sorted(path.name for path in tmp_path.glob("model-*.safetensors"))
-    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
-    assert len(shards) > 2 and sorted(set(index["weight_map"].values())) == shards
-    loaded = tests.logits_class.from_pretrained(tmp_path)
-    state = loaded.state_dict()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
-    (tmp_path / shards[0]).unlink()
-    with pytest.raises(OSError, match=shards[0]):
-        tests.logits_class.from_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"]], ids=["all", "some"])
-def test_lora(family, targets, tmp_path):
+def test_lora(family, tmp_path):
     """Trained, saved, loaded, merged."""
     peft = pytest.importorskip("peft")
     tests = FAMILIES[family]()
@@ -151,7 +121,7 @@ def test_lora(family, targets, tmp_path):
     model_class = tests.heads[head]
     tests.build("per-layer", model_class).save_pretrained(tmp_path / "base")
     model = peft.get_peft_model(
-        model_class.from_pretrained(tmp_path / "base"), peft.LoraConfig(r=4, target_modules=targets)
+        model_class.from_pretrained(tmp_path / "base"), peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
     )
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     assert 0 < sum(weight.numel() for weight in weights) < 0.5 * model.num_parameters()
@@ -301,12 +271,6 @@ def torchao(name, **options):
     return transformers.TorchAoConfig(getattr(quantization, name)(**options))
 
 
-def torchao_4_bits():
-    """A scale for each row of a matrix."""
-    granularity = pytest.importorskip("torchao.quantization").PerAxis(0)
-    return torchao("IntxWeightOnlyConfig", weight_dtype=torch.int4, granularity=granularity)
-
-
 def bitsandbytes(**options):
     pytest.importorskip("bitsandbytes")
     return transformers.BitsAndBytesConfig(**options)
@@ -317,10 +281,9 @@ def bitsandbytes(**options):
     ("make", "is_stored", "least", "most"),
     [
         (lambda: torchao("Int8WeightOnlyConfig"), lambda weight: "Int8" in type(weight).__name__, 1e-5, 0.05),
-        (torchao_4_bits, lambda weight: weight.target_dtype == torch.int4, 1e-3, 0.2),
         (lambda: bitsandbytes(load_in_8bit=True), lambda weight: weight.dtype == torch.int8, 1e-5, 0.05),
     ],
-    ids=["torchao-8", "torchao-4", "bitsandbytes-8"],
+    ids=["torchao", "bitsandbytes"],
 )
 def test_quantised(family, make, is_stored, least, most):
     """A trained miniature in few bits, and how far its logits are from those that it gave."""
@@ -333,20 +296,6 @@ def test_quantised(family, make, is_stored, least, most):
     assert is_stored(small.base_model.layers[0].mlp.fc1.weight)
     with torch.no_grad():
         assert least < distance(small(**inputs).logits.float(), expected["logits"]) < most
-
-
-def test_quantised_in_4_bits_by_bitsandbytes(tmp_path):
-    """On CPUs with AVX-512 its kernels read widths that are multiples of 64, and write multiples of 32."""
-    tests = FAMILIES["gpt"]()
-    torch.manual_seed(0)
-    config = tests.config("base", hidden_size=64, intermediate_size=128, initializer_range=0.1)
-    model = tests.logits_class(config).eval()
-    model.save_pretrained(tmp_path)
-    quantised = bitsandbytes(load_in_4bit=True)
-    small = tests.logits_class.from_pretrained(tmp_path, quantization_config=quantised).eval()
-    assert small.base_model.layers[0].mlp.fc1.weight.dtype == torch.uint8
-    with torch.no_grad():
-        assert 1e-3 < distance(small(**tests.inputs()).logits.float(), model(**tests.inputs()).logits) < 0.5
 
 
 def asked(port: int, path: str, question: dict | None = None) -> dict:

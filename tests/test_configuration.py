@@ -103,9 +103,7 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("config_class", "values", "message"), [*[(each, *case) for case in ANY for each in CONFIGS], *OWN]
-)
+@pytest.mark.parametrize(("config_class", "values", "message"), [*[(LeanBERTConfig, *case) for case in ANY], *OWN])
 def test_refused_by_name(config_class, values, message, tmp_path):
     with pytest.raises(ValueError, match=message) as refusal:
         config_class(**values)
@@ -180,27 +178,27 @@ def test_accepted_configurations_run_and_others_name_the_field(config_class):
 
 
 class TestNamedShapes:
-    @pytest.mark.parametrize("name", shape_names())
-    def test_counts_equal_the_built_module(self, name):
-        config = load_shape(name)
-        with torch.device("meta"):
-            model = build(config)
-        count = config.count_parameters()
+    def test_counts_equal_the_built_module(self):
         tables = ("embed_tokens", "embed_positions", "embed_token_types", "cls_token", "position_embeddings")
-        embeddings = sum(p.numel() for n, p in model.named_parameters() if any(table in n for table in tables))
-        assert (count.total, count.embeddings) == (model.num_parameters(), embeddings)
-        assert config.architectures == [type(model).__name__]
-        assert "tiny" not in name or 1e6 <= count.total <= 5e6 and getattr(config, "vocab_size", 0) <= 8192
+        for name in shape_names():
+            config = load_shape(name)
+            with torch.device("meta"):
+                model = build(config)
+            count = config.count_parameters()
+            embeddings = sum(p.numel() for n, p in model.named_parameters() if any(table in n for table in tables))
+            assert (count.total, count.embeddings) == (model.num_parameters(), embeddings), name
+            assert config.architectures == [type(model).__name__]
+            assert "tiny" not in name or 1e6 <= count.total <= 5e6 and getattr(config, "vocab_size", 0) <= 8192, name
 
-    @pytest.mark.parametrize("name", shape_names())
-    def test_files_are_complete_and_load(self, name):
-        values = json.loads(shape_path(name).read_text())
-        config_class = CONFIG_CLASSES[name.split("/")[0]]
-        own = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
+    def test_files_are_complete_and_load(self):
         unstated = {"pooler_output_size", "loss_chunk_size", "unpad_inputs"}
-        missing = {key for key in own if not key.startswith("_")} - values.keys() - unstated
-        assert not missing and {"model_type", "architectures"} <= values.keys()
-        assert AutoConfig.from_pretrained(shape_path(name)) == load_shape(name)
+        for name in shape_names():
+            values = json.loads(shape_path(name).read_text())
+            config_class = CONFIG_CLASSES[name.split("/")[0]]
+            own = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
+            missing = {key for key in own if not key.startswith("_")} - values.keys() - unstated
+            assert not missing and {"model_type", "architectures"} <= values.keys(), name
+            assert AutoConfig.from_pretrained(shape_path(name)) == load_shape(name)
 
     def test_baselines_are_the_defaults_of_transformers(self):
         """Every field of `base` is what transformers' own ViT, BERT and GPT-2 configurations say."""
@@ -216,8 +214,11 @@ class TestNamedShapes:
         assert bert.count_parameters("LeanBERTModel").total == 109_482_240
         assert gpt.count_parameters().total == 124_439_808
 
-    @pytest.mark.parametrize("name", [name for name in shape_names() if baseline_of(name)])
-    def test_twins_and_controls_differ_from_the_baseline_as_their_names_say(self, name):
+    def test_twins_and_controls_differ_from_the_baseline_as_their_names_say(self):
+        for name in filter(baseline_of, shape_names()):
+            self.check_variant(name)
+
+    def check_variant(self, name):
         config, baseline = load_shape(name), load_shape(baseline_of(name))
         differing = {key for key, value in config.to_dict().items() if value != baseline.to_dict()[key]}
         differing -= {"out_features", "out_indices"}

@@ -19,8 +19,8 @@ from huggingface_hub import ModelCard
 from modeling_leaner.training import train
 from modeling_leaner.training.publishing import push
 from modeling_leaner.training.publishing.folders import is_encoder
-from remote import logits
 from safetensors.torch import load_file, save_file
+from stranger import logits
 from training_data import labelled, write_shape
 
 from modeling_leaner import hub as hub_files

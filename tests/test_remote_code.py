@@ -12,8 +12,8 @@ import test_gpt
 import test_vit
 import torch
 import transformers
-from remote import logits
 from safetensors.torch import save_file
+from stranger import logits
 
 import modeling_leaner
 
@@ -23,34 +23,33 @@ ALWAYS = ["attention_leaner.py", "configuration_leaner.py", "dropout_leaner.py",
 MORE = {"vit": [], "bert": ["heads_leaner.py", "unpadding_leaner.py"], "gpt": ["heads_leaner.py"]}
 
 
-def save_every_head(family, folder: Path) -> list[list[str]]:
+def questions_about(family, folder: Path) -> list[dict[str, str]]:
     """Saves each head of a family with varied heads per layer, its inputs and its outputs."""
-    tests, jobs = FAMILIES[family](), []
+    tests, questions = FAMILIES[family](), []
     tests.image = (24, 24)
     for auto_name, target in tests.config_class.auto_classes().items():
         if auto_name == "AutoConfig":
             continue
         model = tests.build("per-layer", getattr(modeling_leaner, target.split(".")[1]))
-        head = target.split("For")[-1] if "For" in target else None
-        inputs = tests.inputs(head)
-        targets = {name: inputs[name] for name in ("labels", "start_positions", "end_positions") if name in inputs}
-        given = {name: tensor for name, tensor in inputs.items() if name not in targets}
+        inputs = tests.inputs("MultipleChoice" if "MultipleChoice" in auto_name else None)
+        inputs.pop("labels", None)
         path = folder / auto_name
         model.save_pretrained(path)
         with torch.no_grad():
-            expected = logits(model(**given))
-        tensors = {**inputs, "expected": expected}
+            tensors = {**inputs, "expected": logits(model(**inputs))}
         save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, f"{path}.inputs")
-        jobs.append([str(path), "Backbone" if auto_name == "AutoBackbone" else auto_name, f"{path}.inputs"])
-    return jobs
+        question = {"load": auto_name, "repository": str(path), "inputs": f"{path}.inputs", "save": f"{path}-again"}
+        questions.append(question)
+    return questions
 
 
 @pytest.mark.parametrize("family", ["vit", *(pytest.param(each, marks=pytest.mark.full) for each in ("bert", "gpt"))])
 def test_every_head_in_a_process_without_the_package(family, tmp_path):
-    jobs = save_every_head(family, tmp_path)
+    """Loaded with the same outputs, and saved with its code."""
+    questions = questions_about(family, tmp_path)
     process = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "remote.py")],
-        input=json.dumps(jobs),
+        [sys.executable, str(Path(__file__).parent / "stranger.py")],
+        input="".join(json.dumps(question) + "\n" for question in questions),
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -58,17 +57,14 @@ def test_every_head_in_a_process_without_the_package(family, tmp_path):
         check=False,
     )
     assert process.returncode == 0, process.stderr[-4000:]
-    results = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('{"folder"')]
-    assert [result["folder"] for result in results] == [folder for folder, _, _ in jobs]
-    config_class = FAMILIES[family].config_class
-    for result in results:
-        assert result["difference"] < 1e-4, result
-        saved = [result[key] for key in ("again", "checkpoint") if key in result]
-        assert len(saved) == (2 if "For" in result["class"] else 1)
-        for config in saved:
-            own = [f"configuration_lean_{family}.py", f"modeling_lean_{family}.py"]
-            assert config["code"] == sorted([*ALWAYS, *MORE[family], *own])
-            assert config["auto_map"] == config_class.auto_classes()
+    answers = [json.loads(line) for line in process.stdout.splitlines()]
+    assert len(answers) == len(questions)
+    own = [f"configuration_lean_{family}.py", f"modeling_lean_{family}.py"]
+    for answer in answers:
+        assert "error" not in answer and answer["difference"] < 1e-4, answer
+        assert answer["module"].startswith("transformers_modules")
+        assert answer["code"] == sorted([*ALWAYS, *MORE[family], *own])
+        assert answer["auto_map"] == FAMILIES[family].config_class.auto_classes()
 
 
 def test_auto_classes_know_the_family():

@@ -15,7 +15,6 @@ class TestLeanViT(ModelTests):
     heads = {"ImageClassification": LeanViTForImageClassification}
     shapes = {
         "base": {"image_size": 24, "patch_size": 8, "num_labels": 5},
-        "lean": {"image_size": 24, "patch_size": 8, "num_labels": 5, "num_hidden_layers": 2, "num_attention_heads": 8},
         "free": {"image_size": [16, 24], "patch_size": [4, 8], "num_labels": 5, "head_dim": 12, "qkv_bias": False},
         "per-layer": {
             "image_size": 24,
