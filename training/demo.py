@@ -19,8 +19,7 @@ from modeling_leaner.files import read_json
 from modeling_leaner.shapes import load_config
 from modeling_leaner.terminal import plain_console
 
-from .records import RunResults, checked
-from .records.results import RESULTS
+from .records import RESULTS, RunResults, checked
 from .running.card import snippet
 
 

@@ -73,7 +73,7 @@ from .data.sources import (
     require_columns,
     with_encoded_images,
 )
-from .records.results import RESULTS
+from .records import RESULTS
 from .running.callbacks import Interruption
 from .tasks.distillation import cosine_distance, divergence
 

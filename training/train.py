@@ -22,8 +22,7 @@ from modeling_leaner.hub import commit, contents, copy_into, sentence_transforme
 from modeling_leaner.process import keep_freed_memory
 from modeling_leaner.terminal import quiet_libraries, visible
 
-from .records import RunResults, checked
-from .records.results import RESULTS
+from .records import RESULTS, RunResults, checked
 from .running.card import TRAINING_FIGURE, plot, write_run_card
 from .running.loading import PreparedRun, build_model, has_weights, prepare
 from .running.results import code_commit, last_entry, results_of_run

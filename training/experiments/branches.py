@@ -24,7 +24,6 @@ from modeling_leaner.planning.costs import training_flops
 from modeling_leaner.shapes import modality_of
 
 from .. import benchmarking
-from ..records import Environment, StepTime, StepTimes, checked
 from ..running.loading import recipe_config, shape_config, task_of
 from ..running.results import environment
 from ..running.run_folder import STARTED, whole_checkpoints, write_recipe
@@ -175,14 +174,17 @@ def time_steps(file: Path, rounds: int) -> None:
         raise GridError(f"{file}: branches: missing; only they are compared at equal seconds")
     steps = [training_step(grid, shape).seconds for shape in grid.shapes]
     timed = {
-        shape: StepTime(seconds=each.median, quartiles=[each.low, each.high], tokens=step_of(grid, shape).tokens)
+        shape: {
+            "seconds": each.median,
+            "quartiles": [each.low, each.high],
+            "tokens": step_of(grid, shape).tokens,
+        }
         for shape, each in zip(grid.shapes, quartiles(take_turns(steps, rounds)))
     }
     grid.path("").mkdir(parents=True, exist_ok=True)
-    measured = StepTimes(rounds=rounds, shapes=timed, environment=Environment(**environment()))
-    write_json(grid.path(STEP_SECONDS), measured.document())
+    write_json(grid.path(STEP_SECONDS), {"rounds": rounds, "shapes": timed, "environment": environment()})
     for shape, timing in timed.items():
-        print(f"{shape}: {timing.seconds * 1e3:.1f} ms a step", file=sys.stderr)
+        print(f"{shape}: {timing['seconds'] * 1e3:.1f} ms a step", file=sys.stderr)
     print(grid.path(STEP_SECONDS))
 
 
@@ -190,14 +192,14 @@ def step_seconds(grid: Grid) -> dict[str, float]:
     """Seconds of a training step by shape, from step_seconds.json; none if they were not measured.
 
     Raises:
-        ValueError: the file has another form, or its steps are not those of the grid.
+        ValueError: its steps are not those of the grid.
     """
     path = grid.path(STEP_SECONDS)
     if not path.is_file():
         return {}
-    held = checked(StepTimes, read_json(path), path).shapes
+    held = read_json(path)["shapes"]
     for shape in grid.shapes:
         step = step_of(grid, shape)
-        if shape not in held or held[shape].tokens != step.tokens:
+        if shape not in held or held[shape]["tokens"] != step.tokens:
             raise GridError(f"{path}: expected a step of {shape} of {step.tokens} tokens; leaner bench measures it")
-    return {shape: timing.seconds for shape, timing in held.items()}
+    return {shape: timing["seconds"] for shape, timing in held.items()}

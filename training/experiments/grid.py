@@ -44,8 +44,7 @@ from modeling_leaner.names import shape_names
 from modeling_leaner.terminal import did_you_mean
 
 from ..reading import read_yaml
-from ..records import ResultRow
-from ..records.results import first_error
+from ..records import ResultRow, first_error
 
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")

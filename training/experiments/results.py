@@ -11,8 +11,7 @@ from typing import NamedTuple, TextIO
 
 from modeling_leaner.files import read_json
 
-from ..records import Guess, ResultRow, checked
-from ..records.rows import COLUMNS
+from ..records import COLUMNS, Guess, ResultRow, checked
 from .baselines import GUESSES
 from .branches import step_seconds
 from .grid import Grid, GridError, Run, load_grid

@@ -12,8 +12,7 @@ from modeling_leaner.files import read_json
 from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.shapes import load_config
 
-from ..records import ResultRow
-from ..records.results import RESULTS
+from ..records import RESULTS, ResultRow
 from ..running.loading import task_of
 from ..settings import RecipeArguments, parse, words_of
 from ..tasks import TASKS

@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ..records import ResultRow
-from ..records.rows import CELL_TYPES, COLUMNS
+from ..records import CELL_TYPES, COLUMNS, ResultRow
 from .grid import Grid, reported
 from .results import GridResults, Tuning, gain
 

@@ -27,8 +27,7 @@ from filelock import lock_descriptor
 from modeling_leaner.files import naming, write_bytes, write_json
 
 from ..data.sources import load_training
-from ..records import ResultRow
-from ..records.results import RESULTS
+from ..records import RESULTS, ResultRow
 from ..running.loading import prepare
 from ..settings import data_options, parse
 from ..tasks.embedding import Embedding

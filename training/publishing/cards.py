@@ -17,8 +17,7 @@ from modeling_leaner.shapes import heads_of
 from ..experiments import embedding_benchmark
 from ..experiments.results import gain
 from ..experiments.statistics import row_error
-from ..records import PublishedResults
-from ..records.results import LOCAL_FILES, RESULTS
+from ..records import LOCAL_FILES, RESULTS, PublishedResults
 from ..running.card import (
     TRAINING_FIGURE,
     eval_results,

@@ -24,7 +24,7 @@ from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments import embedding_benchmark
 from ..experiments.grid import is_folder_name
-from ..records.results import RESULTS
+from ..records import RESULTS
 from ..settings import without_idle_steps, words_of
 from .cards import STS_TESTS, finish
 from .folders import CARDS, ENCODER, MODULES, is_encoder

@@ -20,8 +20,7 @@ from modeling_leaner.files import naming, read_json, read_object, require, sha25
 from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.shapes import CONFIG_CLASSES
 
-from ..records import PublishedResults, Record, RunResults, checked
-from ..records.results import PUBLISHED, RESULTS
+from ..records import PUBLISHED, RESULTS, PublishedResults, Record, RunResults, checked
 from ..running.card import auto_class
 from ..running.loading import tensor_shapes
 

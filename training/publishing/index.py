@@ -18,8 +18,7 @@ from modeling_leaner.shapes import load_config
 from ..experiments.grid import PEERS
 from ..experiments.results import load_folder
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, summarise
-from ..records import PublishedResults
-from ..records.results import RESULTS
+from ..records import RESULTS, PublishedResults
 from ..tasks import TASKS
 from .cards import RIVALS, TEMPLATES, kept
 from .figures import curves_figure, encoders_figure, forest_figure

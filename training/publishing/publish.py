@@ -24,8 +24,7 @@ from ..experiments.branches import recipe_of
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, reported, write_grid
 from ..experiments.results import GridResults, finished_row, load_folder, load_results
 from ..experiments.statistics import reported_rows, score
-from ..records import Evidence, PublishedResults, RunResults, checked
-from ..records.results import PUBLISHED, RESULTS
+from ..records import PUBLISHED, RESULTS, Evidence, PublishedResults, RunResults, checked
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
 from ..settings import copy_options

@@ -23,8 +23,7 @@ from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments.embedding_benchmark import SOURCES
 from ..reading import read_yaml
-from ..records import RunResults
-from ..records.results import RESULTS
+from ..records import RESULTS, RunResults
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
 from ..running.trainer import METRICS_FILE, scores

@@ -17,8 +17,7 @@ from modeling_leaner.family import TEXT
 from modeling_leaner.files import read_object, write_bytes
 from modeling_leaner.hub import HUB_OWNER
 
-from ..records import PublishedResults, RunResults, checked
-from ..records.results import LOCAL_FILES, RESULTS
+from ..records import LOCAL_FILES, RESULTS, PublishedResults, RunResults, checked
 from ..settings import settings_parser, without_idle_steps, words_of
 from ..tasks import TASKS
 from .results import PACKAGES, machine_name

@@ -19,7 +19,7 @@ from modeling_leaner.terminal import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
 from ..reading import split_options
-from ..records.results import RESULTS
+from ..records import RESULTS
 from ..settings import RecipeArguments, parse
 from ..tasks import TASKS
 from .loading import (

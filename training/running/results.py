@@ -16,8 +16,7 @@ from modeling_leaner.conversion import convert
 from modeling_leaner.files import finite_or_none
 from modeling_leaner.inspection import head_condition_numbers
 
-from ..records import RunResults, checked
-from ..records.results import LOCAL_FILES, RESULTS
+from ..records import LOCAL_FILES, RESULTS, RunResults, checked
 from ..settings import RecipeArguments
 from ..tasks.base import first_inputs
 from .loading import PreparedRun, build_model, recorded_settings, split_name, started_from

@@ -22,7 +22,7 @@ from modeling_leaner.hub import files_of
 
 from ..data.sources import Rows
 from ..reading import read_recipe
-from ..records.results import RESULTS
+from ..records import RESULTS
 from ..settings import RecipeArguments
 from .loading import PreparedRun, recorded_settings
 
