@@ -63,7 +63,6 @@ def test_every_cell_of_a_family(run, shape, family):
     assert (cells["milliseconds_low"] <= cells["milliseconds"]).all()
     assert (cells["milliseconds"] <= cells["milliseconds_high"]).all()
     assert cells["items_per_second"].to_numpy() == pytest.approx(2e3 / cells["milliseconds"].to_numpy())
-    assert (cells["peak_memory_bytes"] > 2 * cells["parameters"]).all()
     assert (cells["relative_time"][::5] == 1).all() and printed.count(", ratio 1.00") >= 4
 
 

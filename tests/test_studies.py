@@ -64,13 +64,6 @@ class TestHeadsOptimization:
 
 @pytest.mark.usefixtures("double")
 class TestLowRank:
-    @pytest.mark.parametrize(("length", "width"), [(5, 5), (5, 9)])
-    def test_theorem_1(self, length, width):
-        x = low_rank.tokens(4, width, length, 10.0, source())
-        target = low_rank.random_targets(4, length, 3.0, source(1))
-        assert torch.linalg.cond(x).tolist() == pytest.approx([10] * 4)
-        assert (low_rank.attention_of(x, *low_rank.construct(x, target)) - target).abs().max() < 1e-12
-
     def test_heads_of_one_less(self):
         target = low_rank.random_targets(3, 6, 3.0, source())
         left, right = low_rank.one_less(target)

@@ -1,13 +1,12 @@
 """`leaner bench`: a step of this family against the same shape in transformers, or models against each other.
 
-What is compared runs in one process and takes turns, so that a slow
-minute of the machine is shared by all. Weights are random and data made up: neither changes the time.
+What is compared runs in one process and takes turns, so that a slow minute of the machine is shared by all. Weights
+are random and data made up: neither changes the time.
 """
 
 import copy
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -19,7 +18,6 @@ import pandas as pd
 import torch
 import transformers
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from modeling_leaner.conversion import RELATIVES, from_lean_config
@@ -65,42 +63,6 @@ class Step:
     def seconds(self) -> float:
         return seconds_of(self)
 
-    def peak_memory(self) -> int:
-        """Bytes of tensors at the peak: weights, inputs, the optimizer's states, and what the step adds.
-
-        An earlier step must have made the optimizer's states.
-        """
-        states = [] if self.optimizer is None else self.optimizer.state.values()
-        held = [
-            *self.model.parameters(),
-            *self.inputs.values(),
-            *(each for state in states for each in state.values()),
-        ]
-        before = sum(each.nbytes for each in held if isinstance(each, Tensor) and each.numel() > 1)
-        if self.model.device.type == "cuda":
-            allocated = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            self()
-            return before + torch.cuda.max_memory_allocated() - allocated
-        with silenced(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            self()
-        events = (event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]")
-        changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-        return before + max(0, int(np.cumsum(changes).max()))
-
-
-@contextmanager
-def silenced() -> Iterator[None]:
-    """Nothing is written to stderr, not even from C++: the profiler writes two lines there each time."""
-    kept = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
 
 def made_up(
     config: PreTrainedConfig, items: int, length: int | None, masked_share: float = MASKED_SHARE
@@ -120,7 +82,7 @@ def made_up(
 
 COLUMNS = (
     "phase shape library attention dtype batch length rounds milliseconds milliseconds_low "
-    "milliseconds_high relative_time items_per_second peak_memory_bytes parameters note"
+    "milliseconds_high relative_time items_per_second parameters note"
 ).split()
 
 
@@ -236,7 +198,6 @@ def time_in_turns(cases: Sequence[Case], device: torch.device, rounds: int, limi
                 "milliseconds_high": 1e3 * each.high,
                 "relative_time": float(np.median(own / times[0])),
                 "items_per_second": cases[place].batch / each.median,
-                "peak_memory_bytes": step.peak_memory(),
                 "parameters": step.model.num_parameters(),
             }
     return rows
@@ -269,9 +230,7 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
                 text = f"cannot run: {row['note']}"
             print(f"{case}: {text}", flush=True)
         rows += measured
-    table = pd.DataFrame(rows, columns=COLUMNS).astype(
-        dict.fromkeys(["rounds", "peak_memory_bytes", "parameters"], "Int64")
-    )
+    table = pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(["rounds", "parameters"], "Int64"))
     if options.csv is not None:
         measured_on = {**environment(), "processor_flags": " ".join(processor_flags())}
         provenance = "".join(f"# {name}: {value}\n" for name, value in measured_on.items())
