@@ -1,14 +1,11 @@
 """`make demo`: a shipped model made faster by `leaner slim`, and a baseline and its lean twin of each family, trained.
 
 Nothing is downloaded. Each of the six folders `runs/demo/<family>-<shape>` is ready for the Hub and is replaced
-when the demo runs again. A table compares them; at the end a fresh process runs the code on the card of one of them.
+when the demo runs again. A table compares them.
 """
 
 import shlex
 import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 from rich.table import Table
@@ -16,11 +13,9 @@ from rich.table import Table
 from modeling_leaner.cli.app import app
 from modeling_leaner.family import FAMILIES
 from modeling_leaner.files import read_json
-from modeling_leaner.shapes import load_config
 from modeling_leaner.terminal import plain_console
 
 from .records import RESULTS, RunResults, checked
-from .running.card import snippet
 
 
 OUTPUT = Path("runs/demo")
@@ -35,7 +30,6 @@ CUT_SHORT = {  # family: how its first recipe is
 }
 RECIPES = {family: f"{FAMILIES[family].first_recipe.name} {options}" for family, options in CUT_SHORT.items()}
 ONCE = "--eval_strategy no --save_strategy no"  # evaluated and saved at the end
-LOADED_AGAIN = "bert-lean-nano"
 
 
 def leaner(*words: str) -> None:
@@ -79,24 +73,13 @@ def table(runs: list[RunResults]) -> Table:
     return out
 
 
-def load_again(results: RunResults, folder: Path) -> tuple[str, str]:
-    """The code on the card of a run, for this folder, and what it prints in a fresh process that starts elsewhere."""
-    code = snippet(results, load_config(str(folder)), str(folder.resolve()))
-    with tempfile.TemporaryDirectory() as elsewhere:
-        printed = subprocess.check_output([sys.executable, "-c", code], cwd=elsewhere, text=True)
-    return code, printed.strip()
-
-
 def main() -> None:
-    """Makes a shipped model faster, trains the pairs, prints the table, and loads one folder again."""
+    """Makes a shipped model faster, trains the pairs, and prints the table."""
     make_faster()
     runs = [train_shape(family, shape) for family in RECIPES for shape in PAIR]
     console = plain_console()
     console.print()
     console.print(table(runs))
-    again = next(results for results in runs if results.shape.replace("/", "-") == LOADED_AGAIN)
-    code, prediction = load_again(again, OUTPUT / LOADED_AGAIN)
-    print(f"\nIn a fresh process:\n\n{code}\n\nprints: {prediction}")
     print(f"\nThe cards are {OUTPUT}/*/README.md, the figures {OUTPUT}/*/training.png.")
 
 

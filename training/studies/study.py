@@ -86,9 +86,10 @@ def draw(panels: list[dict[str, Any]], path: Path) -> None:
     """All panels, two a row; a band from the least to the greatest of several trials."""
     from matplotlib.figure import Figure
 
-    rows = math.ceil(len(panels) / 2)
-    figure = Figure((10, 3.2 * rows), layout="constrained")
-    axes = list(figure.subplots(rows, 2, squeeze=False).flat)
+    columns = min(len(panels), 2)
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure((5 * columns, 3.2 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis, panel in zip(axes, panels):
         for each in panel["lines"]:
             (drawn,) = axis.plot(each["x"], each["y"], ".-", label=each["label"], linewidth=1.2)
