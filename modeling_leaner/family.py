@@ -75,34 +75,23 @@ CLS_AND_SEP = SpecialTokens(
 
 
 @dataclass(frozen=True)
-class FirstRecipe:
-    """A recipe whose data every installation has; the rows of one step, and the tokens of a row at most.
-
-    `tokens` is None of images.
-    """
-
-    name: str
-    rows: int
-    tokens: int | None = None
-
-
-@dataclass(frozen=True)
 class Family:
     """Facts about a family that neither its configuration nor its models hold.
 
-    `title` is its name for people; `first_recipe` one for a first try. A family of text has `special_tokens`.
+    `title` is its name for people; `first_recipe` one whose data every installation has. A family of
+    text has `special_tokens`.
     """
 
     title: str
     modality: Modality
-    first_recipe: FirstRecipe
+    first_recipe: str
     special_tokens: SpecialTokens | None = None
 
 
 FAMILIES = {
-    "vit": Family("LeanViT", IMAGES, FirstRecipe("digits", 64)),
-    "bert": Family("LeanBERT", TEXT, FirstRecipe("listops-short", 64, tokens=32), CLS_AND_SEP),
-    "gpt": Family("LeanGPT", TEXT, FirstRecipe("python-docs", 16, tokens=128), END_OF_TEXT),
+    "vit": Family("LeanViT", IMAGES, "digits"),
+    "bert": Family("LeanBERT", TEXT, "listops-short", CLS_AND_SEP),
+    "gpt": Family("LeanGPT", TEXT, "python-docs", END_OF_TEXT),
 }
 
 

@@ -187,15 +187,6 @@ class LayerReport:
         return [value for head, row in enumerate(self.similarity) for value in row[:head]]
 
 
-def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
-    """The blocks of a model of this family. Raises ValueError for a model without attention layers."""
-    blocks = getattr(getattr(model, "base_model", None), "layers", [])
-    attentions = [getattr(block, "self_attn", None) for block in blocks]
-    if not attentions or not all(is_named_as(attention, LeanAttention) for attention in attentions):
-        raise ValueError(f"{type(model).__name__}: no layers with a LeanAttention in it")
-    return blocks
-
-
 def rows_of(inputs: dict[str, torch.Tensor]) -> list[Row]:
     """A batch as rows of one, each without the positions that its `attention_mask` (B, T) pads."""
     mask = inputs.get("attention_mask")
@@ -213,13 +204,13 @@ def inspect_layers(
     layers: Sequence[int] | None = None,
     progress: Progress = no_progress,
 ) -> list[LayerReport]:
-    """Measures the attention of a model on some rows, in `layers` from 0; None for all.
+    """Measures the attention of a model of this family on some rows, in `layers` from 0; None for all.
 
     Raises:
-        ValueError: the model has no such layer, or no attention of this family; weights or states are not finite; a
+        ValueError: the model has no such layer; weights or states are not finite; a
             row has fewer tokens than a layer has heads.
     """
-    blocks = blocks_of(model)
+    blocks = model.base_model.layers
     if layers is None:
         layers = range(len(blocks))
     check_layers("layers", layers, len(blocks))

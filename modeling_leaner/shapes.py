@@ -39,18 +39,6 @@ def modality_of(config: LeanConfig) -> Modality:
     return FAMILIES[family_of(config)].modality
 
 
-def _require_model_type(source: str) -> None:
-    """Raises ValueError if config.json names no family: transformers would ask whether to run its code."""
-    path = Path(source) / "config.json" if Path(source).is_dir() else Path(source)
-    try:
-        document = read_json(path)
-    except (OSError, ValueError):
-        return  # reading it as a configuration says what is wrong
-    if isinstance(document, dict) and "model_type" not in document:
-        kinds = ", ".join(config_class.model_type for config_class in CONFIG_CLASSES.values())
-        raise ValueError(f"{path}: model_type: missing, expected one of {kinds}")
-
-
 def load_config(source: str) -> LeanConfig:
     """The configuration of a named shape, a config file, a folder or a Hub id.
 
@@ -61,7 +49,6 @@ def load_config(source: str) -> LeanConfig:
         return load_shape(source)
     check_shape(source)
     require_source(source, shape_names())
-    _require_model_type(source)
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:

@@ -17,7 +17,6 @@ import huggingface_hub
 import pytest
 import transformers
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
-from modeling_leaner.training import settings as arguments
 from modeling_leaner.training.running import evaluation
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -39,13 +38,6 @@ def leaner():
 
 def test_version(leaner):
     assert leaner("--version").output == f"leaner {__version__}\n"
-
-
-def test_local_data_have_one_name():
-    """Of every command that reads some."""
-    options = [set(option.opts) for command in get_command(app).commands.values() for option in command.params]
-    local = [names for names in options if "--data-files" in names]
-    assert len(local) > 5 and all("--data" in names for names in local)
 
 
 def test_shapes(leaner):
@@ -77,7 +69,6 @@ package.__path__ = [{str(Path(modeling_leaner.__file__).parent)!r}]
 """  # the package without what it imports
 GRID = "{recipe: digits, shapes: [vit/nano], baseline: vit/nano, seeds: [1], learning_rates: [1e-3]}"
 SCRIPT = Path(sysconfig.get_path("scripts")) / "leaner"
-OF_IMAGES = arguments.METRICS["image-classification"]
 SEES = """
 import atexit, os, sys
 def report():
@@ -141,20 +132,6 @@ class TestStart:
         assert answer in " ".join(output.replace("│", " ").split())
         assert status == 0 or output.count("\n") == 1, output
 
-    @pytest.mark.full
-    def test_the_watch_sees_an_import(self, watched):
-        """The control: a recipe's keys are those of transformers' TrainingArguments."""
-        returned, output, imported = watched("train", "sst2", "--shape", "bert/nano", "--max_stepz", "3")
-        assert returned == 1 and {"torch", "transformers"} <= set(imported) and "datasets" not in imported, imported
-        assert "max_stepz" in output
-
-    def test_help_of_train_lists_the_keys(self, leaner):
-        """Those of this package, each once, with its default."""
-        text = leaner("train", "--help").output.partition("Recipes: ")[2]
-        keys = re.findall(r"^ *--(\w+)", text, flags=re.MULTILINE)
-        assert keys == list(arguments.RecipeArguments.__annotations__)
-        assert "train[:90%] are allowed [default: train]" in " ".join(text.split())
-
     @pytest.mark.parametrize("name", get_command(app).commands)
     def test_every_help_has_an_example_whose_options_exist(self, name):
         command = get_command(app).commands[name]
@@ -162,19 +139,6 @@ class TestStart:
         names = {dashed(option) for parameter in command.params for option in parameter.opts}
         given = {dashed(word) for word in example.split() if word.startswith("--")}
         assert given <= names | {"--max-steps"}
-
-    def test_no_command(self, leaner):
-        result = leaner()
-        assert result.exit_code == 2 and result.output.strip() == leaner("--help").output.strip()
-
-    def test_help_is_grouped(self, leaner):
-        text = leaner("--help").output
-        for panel, commands in (
-            ("Commands", "shapes plan convert slim export train evaluate tokenizer push"),
-            ("Research", "inspect sweep bench study publish verify"),
-        ):
-            lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
-            assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == commands.split(), panel
 
 
 class TestSpelling:
@@ -472,11 +436,3 @@ def fails_with(kind):
         raise error
 
     return model_info
-
-
-@pytest.mark.full
-def test_training_prints_its_own_bar_alone(tmp_path):
-    words = "train digits --shape vit/nano --max_steps 2 --max_train_rows 64 --max_eval_rows 8 --output_dir run"
-    process = subprocess.run([SCRIPT, *words.split()], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert process.returncode == 0, process.stderr[-2000:]
-    assert "2/2" in process.stderr and "shards" not in process.stderr, process.stderr

@@ -28,7 +28,7 @@ CUT_SHORT = {  # family: how its first recipe is
     "gpt": "--per_device_train_batch_size 8 --max_steps 200 --warmup_steps 50",
     "bert": "--max_train_rows 32000 --max_steps 500",
 }
-RECIPES = {family: f"{FAMILIES[family].first_recipe.name} {options}" for family, options in CUT_SHORT.items()}
+RECIPES = {family: f"{FAMILIES[family].first_recipe} {options}" for family, options in CUT_SHORT.items()}
 ONCE = "--eval_strategy no --save_strategy no"  # evaluated and saved at the end
 
 

@@ -13,7 +13,7 @@ from ..family import FAMILIES, IMAGES
 from ..files import write_json
 from ..names import baseline_of, shape_names
 from ..planning.advice import REFUTATION, SOURCES
-from ..planning.costs import StepSetting, human, human_bytes, human_count, parse_count, training_flops
+from ..planning.costs import BATCH, human, human_bytes, human_count, parse_count, training_flops
 from ..planning.solver import Candidate, cost_of, fields_of, heads_by_layer, plan, spread, with_inputs
 from ..shapes import family_of, heads_of, load_config, load_shape, modality_of
 from ..terminal import plain_console
@@ -21,9 +21,7 @@ from ..terminal import plain_console
 
 ROWS = 6
 WIDTH = 110
-BATCH = StepSetting().batch_size
-MOST_FIRST_STEPS = 100
-FIRST_FLOPS = 1.2e13  # two minutes of 100 GFLOP a second, as a laptop's processor does
+FIRST_STEPS = 32  # of the training that is proposed next
 CAPTION = "params: with the pretraining head. FLOPs: forward, matrix products, at length. KV: bf16."
 COLUMNS = ("layers\n× width", "heads\n× size", "MLP", "params", "of\nbase", "at\nlength", "FLOPs\n/token")
 
@@ -123,7 +121,7 @@ def run(
     if write is None:
         print(f"\nNext: the same with --write shape.json saves row {row + 1}; --layers and --head-dim choose another")
     else:
-        print(f"\nSaved row {row + 1} as {write}. Next, in a few minutes: {training_command(config, write)}")
+        print(f"\nSaved row {row + 1} as {write}. Next: {training_command(config, write)}")
 
 
 def distance(candidate: Candidate) -> float:
@@ -233,8 +231,6 @@ def write_shape(config: LeanConfig, path: Path) -> None:
 
 
 def training_command(config: LeanConfig, path: Path) -> str:
-    """A command that trains a shape file for a few minutes, on data that every installation has."""
+    """A command that trains a shape file for a few steps, on data that every installation has."""
     recipe = FAMILIES[family_of(config)].first_recipe
-    length = min(recipe.tokens or config.default_length, config.default_length)
-    steps = int(min(max(FIRST_FLOPS / (recipe.rows * training_flops(config, length)), 1), MOST_FIRST_STEPS))
-    return shlex.join(["leaner", "train", recipe.name, "--shape", str(path), "--max_steps", str(steps)])
+    return shlex.join(["leaner", "train", recipe, "--shape", str(path), "--max_steps", str(FIRST_STEPS)])

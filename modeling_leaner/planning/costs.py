@@ -14,6 +14,7 @@ from ..configuration_leaner import LeanConfig
 SIZE = 4  # bytes of a value
 MASKED_SHARE = 0.15  # of the tokens, whose vocabulary scores LeanBERT computes (Devlin et al. 2018, section 3.1)
 MASK_BYTES = 1  # that dropout keeps for a value
+BATCH = 8  # sequences or images of a training step
 
 NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-z]?)\s*")
 FACTORS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -62,27 +63,6 @@ def training_flops(
 
 
 @dataclass(frozen=True)
-class StepSetting:
-    """What a step runs on: `batch_size` sequences of `length` tokens (None: the longest the positions allow)."""
-
-    batch_size: int = 8
-    length: int | None = None
-
-    def length_of(self, config: LeanConfig) -> int:
-        """Tokens of a sequence."""
-        return config.default_length if self.length is None else self.length
-
-
-def scored_rows(config: LeanConfig, setting: StepSetting) -> tuple[int, int]:
-    """Rows that reach the pretraining head in one step, and the classes that each is scored against."""
-    head = config.task_heads[0]
-    if head == "ForImageClassification":
-        return setting.batch_size, config.num_labels
-    tokens = setting.batch_size * setting.length_of(config)
-    return round(MASKED_SHARE * tokens) if head == "ForMaskedLM" else tokens, config.vocab_size
-
-
-@dataclass(frozen=True)
 class TrainingMemory:
     """Bytes of tensors in one training step; `activations` are what autograd keeps when the forward pass ends.
 
@@ -122,20 +102,24 @@ def outer_activations(config: LeanConfig, tokens: int, rows: int, images: int) -
     return (vectors * config.hidden_size + pixels) * SIZE + dropped
 
 
-def training_memory(config: LeanConfig, setting: StepSetting) -> TrainingMemory:
-    """Bytes of the tensors of one training step by AdamW, and their peak, for the batch and length of `setting`.
+def training_memory(config: LeanConfig, length: int | None = None, batch_size: int = BATCH) -> TrainingMemory:
+    """Bytes of the tensors of one training step by AdamW, and their peak; `length` in tokens, by default the longest.
 
     Weights and the two states are there throughout. On top comes the largest of four moments: the loss (all
     activations; its log-softmax and two gradients of that size), the last block's backward pass (a gradient as wide as
     the MLP), the first block's (all gradients), and the update (all gradients; two temporaries as large as the largest
     weight).
     """
-    length = setting.length_of(config)
-    tokens = setting.batch_size * length
-    rows, classes = scored_rows(config, setting)
+    length = length or config.default_length
+    tokens = batch_size * length
+    rows, classes = tokens, getattr(config, "vocab_size", config.num_labels)  # that are scored, against so many
+    if not hasattr(config, "vocab_size"):
+        rows = batch_size
+    elif config.task_heads[0] == "ForMaskedLM":
+        rows = round(MASKED_SHARE * tokens)
     weights = config.count_parameters().total * SIZE
     blocks = block_activations(config, tokens, length)
-    kept = blocks + outer_activations(config, tokens, rows, setting.batch_size)
+    kept = blocks + outer_activations(config, tokens, rows, batch_size)
     chunk = getattr(config, "loss_chunk_size", None)
     scores = classes * (rows if chunk is None else min(rows, chunk))  # held at one time
     in_flight = tokens * config.intermediate_size * SIZE

@@ -15,7 +15,7 @@ from ..files import read_json
 from ..names import shapes_folder
 from ..shapes import family_of, heads_of, load_shape, modality_of
 from .advice import Verdict, advise
-from .costs import SIZE, StepSetting, TrainingMemory, human, training_flops, training_memory
+from .costs import SIZE, TrainingMemory, human, training_flops, training_memory
 
 
 LIMITS = {"width": 2**17, "mlp": 2**20, "layers": 1000, "heads": 2**14, "head_dim": 256}
@@ -223,7 +223,7 @@ def cost_of(config: LeanConfig, length: int | None = None, start: LeanConfig | N
     if start is not None:
         start_flops = flops_per_unit(start, start.count_flops(length))
         over_start = (parameters.total / start.count_parameters().total, flops_per_unit(config, flops) / start_flops)
-    memory = training_memory(config, StepSetting(length=length))
+    memory = training_memory(config, length)
     kv_bytes = config.kv_bytes_per_token(SIZE)
     return Candidate(config, parameters, flops, memory, kv_bytes, advise(config, start), *over_start)
 
