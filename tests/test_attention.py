@@ -199,16 +199,6 @@ def test_attentions_are_recorded_where_they_are_asked_for(family):
         assert lean(**inputs, output_attentions=True).attentions[0].dtype == torch.bfloat16
 
 
-def test_compiled_training_takes_sdpa(monkeypatch):
-    """Which draws numbers that a graph can hold; in one graph."""
-    lean, _ = pair("gpt", "base", attention_probs_dropout_prob=0.5, num_hidden_layers=1)
-    monkeypatch.setattr(attention_leaner, "block_attention_forward", Mock(side_effect=AssertionError))
-    torch._dynamo.reset()
-    compiled = torch.compile(lean.train(), fullgraph=True, backend="aot_eager")
-    compiled(**FAMILIES["gpt"]().inputs("CausalLM")).loss.backward()
-    assert all(parameter.grad.isfinite().all() for parameter in lean.parameters())
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_is_no_less_exact_than_eager_attention(family):
     """Gradients under autocast, beside those in float32: the mean square over several draws of the weights."""

@@ -27,6 +27,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from test_remote_code import FAMILIES
 from training_data import documents, labelled
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import modeling_leaner
 
@@ -296,6 +297,30 @@ def test_quantised(family, make, is_stored, least, most):
     assert is_stored(small.base_model.layers[0].mlp.fc1.weight)
     with torch.no_grad():
         assert least < distance(small(**inputs).logits.float(), expected["logits"]) < most
+
+
+def test_attention_of_others():
+    """As vLLM puts its own in: every layer calls it once, with what was given to the base model."""
+    calls = []
+
+    def attend(module, query, key, value, attention_mask, scaling=None, attention_instances=None, **kwargs):
+        calls.append((module.layer_idx, query.shape, scaling == module.scaling, attention_instances))
+        return sdpa_attention_forward(module, query, key, value, None, scaling=scaling, is_causal=module.is_causal)
+
+    transformers.AttentionInterface.register("others", attend)
+    for family in ("bert", "gpt"):
+        base = FAMILIES[family]().build("per-layer").base_model
+        ids = torch.arange(5, 15)[None]
+        inputs = {"input_ids": ids, "position_ids": torch.arange(10)[None], "return_dict": False}
+        calls.clear()
+        instances = object()
+        with torch.no_grad():
+            expected = base(**inputs)[0]
+            base.set_attn_implementation("others")
+            assert distance(base(**inputs, attention_instances=instances)[0], expected) < 1e-5
+        size = base.config.head_dim
+        heads = base.config.heads_per_layer
+        assert calls == [(layer, (1, each, 10, size), True, instances) for layer, each in enumerate(heads)]
 
 
 def asked(port: int, path: str, question: dict | None = None) -> dict:

@@ -102,19 +102,6 @@ def test_a_cache_comes_out_only_where_one_goes_in():
         assert any(name.startswith("present.") for name in names) == exportable.keeps_cache, head
 
 
-def test_only_what_a_token_has_is_left_out_at_padding():
-    """By name and rank: a classifier of as many classes as a row has tokens has no padding in its logits."""
-    inputs = {"input_ids": torch.zeros(3, 20, dtype=torch.long), "attention_mask": torch.ones(3, 20)}
-    inputs["attention_mask"][2, :4] = 0
-    tokens = 3 * 20 - 4
-    of_rows = torch.zeros(3, 20)
-    assert exporting.without_padding("logits", of_rows, inputs).shape == (3, 20)
-    assert exporting.without_padding("pooler_output", of_rows, inputs).shape == (3, 20)
-    assert exporting.without_padding("logits", torch.zeros(3, 20, 7), inputs).shape == (tokens, 7)
-    assert exporting.without_padding("hidden_states.1", torch.zeros(3, 20, 7), inputs).shape == (tokens, 7)
-    assert exporting.without_padding("start_logits", of_rows, inputs).shape == (tokens,)
-
-
 @pytest.mark.parametrize(("family", "head"), HEADS)
 def test_every_head(family, head, tmp_path):
     """Heads that differ from layer to layer; new numbers of rows and tokens; a cache that is empty or not."""

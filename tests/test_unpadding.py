@@ -5,7 +5,6 @@ import torch
 from common import NO_DROPOUT
 
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
-from modeling_leaner.inspection import head_condition_numbers
 from modeling_leaner.layers_leaner import LeanBlock
 from modeling_leaner.modeling_lean_bert import (
     LeanBERTForMaskedLM,
@@ -15,7 +14,6 @@ from modeling_leaner.modeling_lean_bert import (
     LeanBERTForTokenClassification,
     LeanBERTModel,
 )
-from modeling_leaner.slimming.measures import input_moments
 from modeling_leaner.unpadding_leaner import Unpadding, cheapest_rows, rows_for
 
 
@@ -102,12 +100,6 @@ class TestPacking:
         assert cheapest_rows(whole_rows, LeanBERTConfig())[1] == 28 and cheapest_rows(whole_rows, dear)[1] == 12
         assert cheapest_rows([5, 5], LeanBERTConfig()) == ([[0], [1]], 5)
 
-    @pytest.mark.parametrize(("head_dim", "size"), [(4, 24), (64, 12)])
-    def test_attention_costs_what_its_heads_are_wide(self, head_dim, size):
-        """Rows of 24 save 4 % of the places; one of theirs costs 2 % more with narrow heads, 5 % with wide ones."""
-        config = LeanBERTConfig(hidden_size=96, num_attention_heads=24, head_dim=head_dim, intermediate_size=384)
-        assert cheapest_rows([12] * 22 + [8] * 3, config)[1] == size
-
     @pytest.mark.parametrize("lengths, shape", [((5, 5, 4), (3, 5)), ((3, 0, 2), (1, 5))])
     def test_rows_are_as_long_as_the_longest_text_not_as_its_padding(self, lengths, shape):
         mask = torch.nn.functional.pad(mask_of(lengths), (0, 20))
@@ -175,20 +167,6 @@ class TestModel:
         mask = inputs["attention_mask"][..., None]
         exported = torch.export.export(model, (), inputs).module()(**inputs).last_hidden_state
         torch.testing.assert_close(exported * mask, expected, rtol=0, atol=1e-13)
-
-
-class TestHooks:
-    """What reads the states of layers row by row reads them padded."""
-
-    def test_kappa(self):
-        inputs = batch()
-        model = model_of()
-        expected = head_condition_numbers(model_of(unpads=False), **inputs)
-        assert head_condition_numbers(model, **inputs) == pytest.approx(expected) and model.config.unpad_inputs
-
-    def test_scores(self):
-        expected = input_moments(model_of(unpads=False), [batch()], "mlp.fc2")
-        torch.testing.assert_close(input_moments(model_of(), [batch()], "mlp.fc2"), expected)
 
 
 def test_a_pooler_reads_no_padding():
