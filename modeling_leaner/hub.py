@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -23,10 +22,8 @@ from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
     HTTPError,
-    LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
-    RevisionNotFoundError,
 )
 from huggingface_hub.utils import validate_repo_id
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
@@ -53,15 +50,11 @@ SHIPPED += ("results.json", "recipe.yaml", "metrics.jsonl", "slim.json", "*.png"
 SHIPPED += ("modules.json", "*sentence_*.json", "*_Pooling/config.json")
 SHIPPED += ("*_Dense/config.json", "*_Dense/model.safetensors")
 SHIPPED += ("onnx/*.onnx", "onnx/*.onnx.data")
-REMAINS = (".gitattributes",)  # the Hub's own
 TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
 # How a path of this machine begins: at the root, above the folder, at home, on Windows, too.
 PATH_START = r"(?:file://|~/|\.\./|/[\w.+-]+/|[A-Za-z]:[\\/]{1,2}Users[\\/]{1,2})"
-SPACED_START = rf"(?:{PATH_START}|/[^\"'`\n<>]*/)"
-OPENING_QUOTE = r"(?:(?<=[\s(\[{,:=][\"'`])|(?<=^[\"'`]))"
 LOCAL_PATH = re.compile(
-    rf"""{OPENING_QUOTE}{SPACED_START}[^"'`\n<>]*(?=["'`])"""  # all of a quoted value
-    rf"""|(?<=["'=]){PATH_START}[^"'\n]*(?=["'])"""  # also of f"..." and of "train=..."
+    rf"""(?<=["'=]){PATH_START}[^"'\n]*(?=["'])"""  # all of a quoted value
     rf"""|(?<=(?:: |- )){PATH_START}[^"'`\n]*$"""  # all of a value in YAML
     rf"""|(?<![\w/.]){PATH_START}[^\s"'`,;)\]<]*""",  # a word
     re.MULTILINE,
@@ -73,10 +66,7 @@ def hub_errors(repository: str) -> Iterator[None]:
     """Turn what goes wrong with the Hub into a ValueError that says, in one line, what it was."""
     try:
         yield
-    except (HTTPError, OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
-        raise ValueError(f"{repository}: {reason_of(error)}") from error
-    except RuntimeError as error:
-        print(file=sys.stderr)  # ends the line of a progress bar that was left as it was
+    except (OSError, ValueError, RuntimeError, HTTPError) as error:
         raise ValueError(f"{repository}: {reason_of(error)}") from error
 
 
@@ -169,24 +159,16 @@ def read_source_json(source: str, name: str) -> Any:
 def load_processors(source: str) -> list[object]:
     """The tokenizer or image processor of a folder or Hub id, if it has one; code that lies beside it never runs.
 
-    Raises:
-        ValueError: its files ask to run code of their own.
-        OSError: its files are damaged.
+    Raises OSError if its files are damaged or ask to run code of their own.
     """
     names = files_of(source)
     processors = []
     for auto_class, files in PREPROCESSORS:
         if files & names:
-            part = auto_class.__name__.removeprefix("Auto")
             try:
                 processors.append(auto_class.from_pretrained(source, trust_remote_code=False))
             except Exception as error:  # the tokenizers library raises bare Exceptions
-                if "trust_remote_code" in str(error):
-                    raise ValueError(
-                        f"{source}: auto_map in the files of its {part} asks to run Python code of the folder, which "
-                        "leaner never runs; remove auto_map if a class of transformers reads the files"
-                    ) from error
-                raise OSError(f"{source}: damaged {part} ({', '.join(sorted(files & names))}): {error}") from error
+                raise OSError(f"{source}: {', '.join(sorted(files & names))}: {error}") from error
     return processors
 
 
@@ -236,14 +218,11 @@ def as_sent(text: str, name: str, repository: str) -> str:
 def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
     """What the repository gets, by name: files as they are, and texts that differ from those in the folder.
 
-    Raises ValueError that names a file whose name cannot be printed, and a text that is too large or not in UTF-8.
+    Raises ValueError that names a text that is too large or not in UTF-8.
     """
     files: dict[str, Path | bytes] = {}
     for name in shipped(folder):
-        path = folder / name
-        if not name.isprintable():
-            raise ValueError(f"{path}: a name that cannot be printed; expected another")
-        files[name] = path
+        path = files[name] = folder / name
         if any(path.match(pattern) for pattern in TEXTS):
             text = read_text(path, MOST_BYTES)
             sent = as_sent(text, folder.resolve().name, repository)
@@ -252,24 +231,18 @@ def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
     return files
 
 
-def remote_of(repository: str, revision: str | None = None) -> ModelInfo | None:
-    """A branch of the repository as it is now, or main, from which a new one starts; None if there is no repository.
-
-    Raises:
-        ValueError: the Hub does not answer, or refuses.
-    """
+def remote_of(repository: str) -> ModelInfo | None:
+    """The repository as it is now; None if there is none. Raises ValueError if the Hub does not answer, or refuses."""
     with hub_errors(repository):
         try:
-            return HfApi().model_info(repository, revision=revision)
+            return HfApi().model_info(repository)
         except RepositoryNotFoundError:
             return None
-        except RevisionNotFoundError:
-            return remote_of(repository)
 
 
 def deleted(files: Mapping[str, Path | bytes], remote: ModelInfo) -> list[str]:
-    """The files of the repository that the folder does not have."""
-    return sorted({file.rfilename for file in remote.siblings} - files.keys() - set(REMAINS))
+    """The files of the repository that the folder does not have; .gitattributes is the Hub's own."""
+    return sorted({file.rfilename for file in remote.siblings} - {*files, ".gitattributes"})
 
 
 def commit(
@@ -279,7 +252,6 @@ def commit(
     remote: ModelInfo | None = None,
     private: bool | None = None,
     revision: str | None = None,
-    token: str | None = None,
 ) -> CommitInfo:
     """Sends files in one commit, and returns it: the repository is as before until all has arrived.
 
@@ -289,27 +261,22 @@ def commit(
             the files to whatever is there.
         private: whether a repository that is made now is private; None leaves it to the account's settings.
         revision: another branch than main.
-        token: None for that of this machine.
 
     Raises:
         ValueError: one line that says why the Hub has not taken it.
     """
-    api = HfApi(token=token)
+    api = HfApi()
     operations = [CommitOperationAdd(name, content) for name, content in files.items()]
-    parent = None
+    if remote is not None:
+        operations += [CommitOperationDelete(name) for name in deleted(files, remote)]
     with hub_errors(repository):
-        if remote is None:
-            api.create_repo(repository, private=private, exist_ok=True)
-        else:
-            operations += [CommitOperationDelete(name) for name in deleted(files, remote)]
-            parent = remote.sha
+        api.create_repo(repository, private=private, exist_ok=True)
         if revision is not None:
-            api.create_branch(repository, branch=revision, revision=parent, exist_ok=True)
-        try:
-            return api.create_commit(
-                repository, operations, commit_message=message, parent_commit=parent, revision=revision
-            )
-        except HfHubHTTPError:  # of which the one for 400 is a ValueError, too
-            raise
-        except ValueError as error:  # metadata of the card that the Hub does not accept, in several lines
-            raise ValueError(f"{repository}: {' '.join(str(error).split())}") from error
+            api.create_branch(repository, branch=revision, exist_ok=True)
+        return api.create_commit(
+            repository,
+            operations,
+            commit_message=message,
+            parent_commit=remote and remote.sha,
+            revision=revision,
+        )

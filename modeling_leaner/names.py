@@ -111,7 +111,7 @@ def reason_of(error: BaseException | None) -> str:
             return f"{str(error).rstrip('.')}: {reason_of(error.__cause__)}"
         case HFValidationError():
             return "not a name that the Hub accepts; expected OWNER/NAME"
-    return str(error)
+    return " ".join(str(error).split())
 
 
 def require_source(source: str, names: Sequence[str] = ()) -> None:

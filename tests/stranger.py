@@ -1,8 +1,7 @@
 """A stranger's process: loads models from a Hub or a folder with remote code; the package itself cannot be imported.
 
 Each line of stdin is a question in JSON, answered by a line of JSON: {"load": AUTO-CLASS, "repository": ID or FOLDER,
-"options": {of from_pretrained}, "inputs": FILE, "save": FOLDER}, {"pipeline": TASK, "repository": ID, "given": INPUT}
-or {"snapshot": ID}. What fails is answered with "error".
+"options": {of from_pretrained}, "inputs": FILE, "save": FOLDER}. What fails is answered with "error".
 """
 
 import json
@@ -53,22 +52,6 @@ def load(question: dict) -> dict:
     return answer
 
 
-def pipeline(question: dict) -> dict:
-    """What a pipeline says."""
-    import transformers
-
-    pipe = transformers.pipeline(question["pipeline"], model=question["repository"], trust_remote_code=True)
-    return {"says": pipe(question["given"], **question.get("options", {}))}
-
-
-def snapshot(question: dict) -> dict:
-    """The files of a snapshot."""
-    import huggingface_hub
-
-    folder = Path(huggingface_hub.snapshot_download(question["snapshot"]))
-    return {"files": sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())}
-
-
 def main() -> None:
     sys.meta_path.insert(0, NoPackage())
     try:
@@ -77,12 +60,9 @@ def main() -> None:
         pass
     else:
         raise AssertionError("the package can be imported: this process proves nothing")
-    answers = {"load": load, "pipeline": pipeline, "snapshot": snapshot}
     for line in sys.stdin:
-        question = json.loads(line)
-        kind = next(kind for kind in answers if kind in question)
         try:
-            answer = answers[kind](question)
+            answer = load(json.loads(line))
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
         print(json.dumps(answer), flush=True)

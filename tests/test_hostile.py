@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from hub_server import LocalHub, reached
-from modeling_leaner.training.publishing import push
 from modeling_leaner.training.running import evaluation
 from typer.testing import CliRunner
 
@@ -44,14 +43,6 @@ def test_errors_say_what_was_given():
     for name, shown in (("a:x:b", "a:x:b"), ("a[red]b", "a[red]b"), ("a\x1b[31mb", "a\\x1b[31mb")):
         result = CliRunner().invoke(app, ["verify", name])
         assert result.exit_code == 2 and f"'{shown}' does not exist" in result.output
-
-
-@pytest.mark.parametrize("name", ["a\nb.png", "a\x1b[31mb.png", "a\udcff.png"])
-def test_names_that_cannot_be_printed_are_not_sent(folder, name):
-    (folder / name).write_bytes(b"")
-    with pytest.raises(ValueError, match="a name that cannot be printed") as error:
-        push.checked_contents(folder, REPOSITORY)
-    assert str(error.value).startswith(str(folder / name))
 
 
 def test_a_repository_of_a_pickle(tmp_path):

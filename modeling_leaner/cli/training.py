@@ -324,7 +324,6 @@ def push(
     every: Annotated[str | None, Option("--all", metavar="OWNER", help="Every folder of model_cards/.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only list what would change.")] = False,
     private: Annotated[bool | None, Option("--private", help="Create the repository as a private one.")] = None,
-    revision: Annotated[str | None, Option(help="Branch; created if it does not exist.", show_default="main")] = None,
 ) -> None:
     """Send a model to the Hub in one commit.
 
@@ -338,8 +337,8 @@ def push(
         from ..training.publishing.push import push as push_folder
         from ..training.publishing.push import push_all
     if every is not None:
-        push_all(every, dry_run, private, revision)
+        push_all(every, dry_run, private)
     else:
-        push_folder(folder, repository, dry_run, private, revision)
+        push_folder(folder, repository, dry_run, private)
     if dry_run:
         typer.echo("Next: the same command without --dry-run")

@@ -6,12 +6,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError
-
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import naming, read_json
-from modeling_leaner.hub import refuse_pickles
+from modeling_leaner.hub import files_of, hub_errors, local_file, refuse_pickles
 from modeling_leaner.layers_leaner import find_weights
 from modeling_leaner.names import require_source
 from modeling_leaner.shapes import load_config
@@ -161,13 +158,8 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
 
 def saved_file(model: str, name: str) -> Path | None:
     """A file beside the weights of a folder or Hub id, such as recipe.yaml; None if there is none."""
-    if Path(model).is_dir():
-        path = Path(model) / name
-        return path if path.is_file() else None
-    try:
-        return Path(hf_hub_download(model, name))
-    except (HfHubHTTPError, OSError, ValueError):
-        return None
+    with hub_errors(model):
+        return local_file(model, name) if name in files_of(model) else None
 
 
 def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str, int]:
