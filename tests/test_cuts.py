@@ -1,6 +1,5 @@
 """A grid whose shapes are cuts of one model: the sweep makes them before its first run."""
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -10,7 +9,7 @@ import pytest
 import torch
 import yaml
 from modeling_leaner.training.experiments import cuts, grid, runs
-from modeling_leaner.training.experiments.grid import CUT_KEYS, GridError, load_grid
+from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.results import read_rows
 from modeling_leaner.training.experiments.runs import run_arguments
 from modeling_leaner.training.experiments.sweep import sweep
@@ -19,7 +18,6 @@ from training_data import documents, save_encoder
 
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.shapes import load_config
-from modeling_leaner.slimming.slim import Target
 
 
 CLONE = Path(__file__).parent.parent
@@ -188,16 +186,6 @@ def test_a_cut_that_comes_out_otherwise_is_refused(made):
     assert not Path("cells/even/model.safetensors").exists() and not list(Path("cells/even").glob(".cut-*"))
 
 
-def test_an_interrupted_cut_has_no_weights(folder, monkeypatch):
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cuts, "write_json", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        make()
-    assert not list(Path("cells/2x4").iterdir())
-
-
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -222,7 +210,3 @@ def test_rows_to_choose_by_are_not_those_held_out(folder):
     seen = [{str(row[row > 0].tolist()) for batch in half for row in batch["input_ids"]} for half in halves]
     assert seen[0] and seen[1] and not seen[0] & seen[1]
     assert all(set(batch) <= {"input_ids", "attention_mask", "token_type_ids"} for half in halves for batch in half)
-
-
-def test_a_grid_knows_every_part_of_a_cut():
-    assert set(CUT_KEYS) == {field.name for field in dataclasses.fields(Target)}

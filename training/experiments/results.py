@@ -119,11 +119,6 @@ def _choose(grid: Grid, rows: RowsByRun, shape: str, rates: list[float]) -> Choi
     return Choice(rate, second - best, max(spread, other_spread) if len(grid.tuning.seeds) > 1 else None)
 
 
-def _beyond(edge: float, neighbour: float) -> float:
-    """The rate beyond an edge of the grid, by the ratio of the edge to its neighbour, rounded to 6 digits."""
-    return float(f"{edge * edge / neighbour:.6g}")
-
-
 def tune(grid: Grid, rows: RowsByRun) -> Tuning:
     """Follows the tuning as far as the rows go.
 
@@ -147,10 +142,10 @@ def tune(grid: Grid, rows: RowsByRun) -> Tuning:
             at_edge = [shape for shape, choice in choices.items() if choice.learning_rate in (rates[0], rates[-1])]
             return Tuning(rates, choices, at_edge, due)
         if grows_down:
-            rates = [_beyond(rates[0], rates[1]), *rates]
+            rates = [float(f"{rates[0] ** 2 / rates[1]:.6g}"), *rates]
             below -= 1
         if grows_up:
-            rates = [*rates, _beyond(rates[-1], rates[-2])]
+            rates = [*rates, float(f"{rates[-1] ** 2 / rates[-2]:.6g}")]
             above -= 1
 
 

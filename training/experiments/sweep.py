@@ -134,8 +134,8 @@ class Sweep:
         self.running: dict[Run, Any] = {}
         self.interrupts = self.forwarded = 0  # the latter: how many the runs under way have been sent
         # What failed in an earlier sweep is tried once more, as if there were no row of it:
-        failed = {run: self.rows.pop(run) for run, row in [*self.rows.items()] if row.has_failed}
-        self.failures = {run: (row.failures or 0) + 1 for run, row in failed.items()}
+        for run in [run for run, row in self.rows.items() if row.has_failed]:
+            del self.rows[run]
 
     def check_data(self) -> None:
         """Loads the rows of the reported runs, once, if any run is to be started: without them each would fail.
@@ -241,7 +241,7 @@ class Sweep:
 
     def _write(self, run: Run, row: ResultRow, outcome: str) -> None:
         """Puts a row into results.csv, and prints the outcome of the run."""
-        self.rows[run] = replace(row, failures=self.failures.get(run, 0), jobs=self.jobs)
+        self.rows[run] = replace(row, jobs=self.jobs)
         file = io.StringIO()
         write_rows([self.rows[key] for key in sorted(self.rows, key=sort_key)], file)
         write_bytes(self.grid.path("results.csv"), file.getvalue().encode())

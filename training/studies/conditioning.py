@@ -9,7 +9,7 @@ learning rate. It says nothing about κ later in training, which nothing control
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -36,23 +36,14 @@ from .study import Outcome, Study, double_precision, line, most
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """What is drawn: attention over `tokens` at `width` and at heads of `size`."""
-
-    draws: int = 20
-    tokens: int = 197
-    width: int = 768
-    heads: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    size: int = 96
-    heads_of_size: tuple[int, ...] = (4, 8, 12, 16, 32)
-
-
-@dataclass(frozen=True)
 class Settings:
-    """Runs are looked at evenly, `looks` times after the start, by the mean loss over `held_out` rows."""
+    """`drawn` are tokens and width of untrained attention. Runs are looked at evenly, `looks` times after the start,
+    by the mean loss over `held_out` rows."""
 
     seed: int = 1
-    drawn: Drawn = field(default_factory=Drawn)
+    draws: int = 20
+    drawn: tuple[int, int] = (197, 768)
+    drawn_heads: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     layers: int = 4
     width: int = 96
     heads: int = 3
@@ -71,7 +62,9 @@ class Settings:
 FACTOR = 2.0  # between learning rates that are tried
 BYTES = 256  # the vocabulary of a text of bytes
 QUICK = Settings(
-    drawn=Drawn(5, 32, 64, (1, 2, 4), 16, (4, 8, 16)),
+    draws=5,
+    drawn=(32, 64),
+    drawn_heads=(1, 2, 4),
     layers=2,
     width=32,
     heads=2,
@@ -89,7 +82,7 @@ QUICK = Settings(
 
 def run(study: Study, settings: Settings) -> None:
     with double_precision():
-        untrained_attention(study, settings.drawn, Generator().manual_seed(settings.seed))
+        untrained_attention(study, settings, Generator().manual_seed(settings.seed))
     finished_grids(study)
     rates = {arm: tuned_rate(settings, arm) for arm in ARMS}
     cause(study, settings, {arm: [train(settings, arm, rates[arm], seed) for seed in settings.seeds] for arm in ARMS})
@@ -105,47 +98,38 @@ def condition_numbers(matrices: Tensor) -> Tensor:
     return kappas.where(kappas < 1 / (max(matrices.shape[1:]) * torch.finfo(matrices.dtype).eps), math.inf)
 
 
-def attention_outputs(
-    tokens: int, width: int, heads: int, size: int, is_causal: bool, draws: int, source: Generator
-) -> Tensor:
-    """The concatenated head outputs (R, N, H·d) of one attention with random weights over random tokens.
+def attention_outputs(tokens: int, width: int, heads: int, is_causal: bool, draws: int, source: Generator) -> Tensor:
+    """The concatenated head outputs (R, N, D) of one attention with random weights over random tokens.
 
-    X has entries of N(0, 1); W_Q, W_K and W_V (D, H·d) of N(0, 1/D).
+    X has entries of N(0, 1); W_Q, W_K and W_V (D, D) of N(0, 1/D).
     """
     x = torch.randn(draws, tokens, width, generator=source)
     query, key, value = (
-        (x @ torch.randn(draws, width, heads * size, generator=source) / math.sqrt(width))
-        .unflatten(-1, (heads, size))
+        (x @ torch.randn(draws, width, width, generator=source) / math.sqrt(width))
+        .unflatten(-1, (heads, width // heads))
         .transpose(1, 2)
         for _ in range(3)
     )
     return scaled_dot_product_attention(query, key, value, is_causal=is_causal).transpose(1, 2).flatten(2)
 
 
-def untrained_attention(study: Study, drawn: Drawn, source: Generator) -> None:
-    """More heads at one width and with one head size, without and with a causal mask."""
-    held = {
-        "one width": (f"a width of {drawn.width}", {heads: drawn.width // heads for heads in drawn.heads}),
-        "one head size": (f"heads of {drawn.size}", dict.fromkeys(drawn.heads_of_size, drawn.size)),
-    }
-    lines = []
+def untrained_attention(study: Study, settings: Settings, source: Generator) -> None:
+    """More heads at one width, without and with a causal mask."""
+    draws, (tokens, width), lines = settings.draws, settings.drawn, []
     for mask in ("bidirectional", "causal"):
-        for name, (what, size_of) in held.items():
-            kappas = {
-                heads: condition_numbers(
-                    attention_outputs(drawn.tokens, drawn.width, heads, size, mask == "causal", drawn.draws, source)
-                )
-                for heads, size in size_of.items()
-            }
-            study.add(
-                "abstract, before training",
-                f"More heads improve the conditioning of attention: random weights, {mask}, {what}.",
-                f"κ is lower at each step to more heads in {most(drawn.draws)} of {drawn.draws} draws",
-                all(int((many < few).sum()) >= most(drawn.draws) for few, many in pairwise(kappas.values())),
-                {f"median κ with {heads} heads": finite_or_none(k.median().item()) for heads, k in kappas.items()},
-            )
-            whole = {heads: found for heads, found in kappas.items() if found.isfinite().all()}
-            lines.append(line(f"{mask}, {name}", list(whole), list(whole.values())))
+        kappas = {
+            heads: condition_numbers(attention_outputs(tokens, width, heads, mask == "causal", draws, source))
+            for heads in settings.drawn_heads
+        }
+        study.add(
+            "abstract, before training",
+            f"More heads improve the conditioning of attention: random weights, {mask}, a width of {width}.",
+            f"κ is lower at each step to more heads in {most(draws)} of {draws} draws",
+            all(int((many < few).sum()) >= most(draws) for few, many in pairwise(kappas.values())),
+            {f"median κ with {heads} heads": finite_or_none(k.median().item()) for heads, k in kappas.items()},
+        )
+        whole = {heads: found for heads, found in kappas.items() if found.isfinite().all()}
+        lines.append(line(mask, list(whole), list(whole.values())))
     study.plot("κ of the head outputs, random weights", "heads", "κ", lines, log="xy")
 
 
