@@ -70,17 +70,6 @@ def hub_errors(repository: str) -> Iterator[None]:
         raise ValueError(f"{repository}: {reason_of(error)}") from error
 
 
-def dataset_hub_answers(name: str) -> bool:
-    """Whether the Hub answers when it is asked for a dataset, even that there is none."""
-    try:
-        HfApi().dataset_info(name, timeout=HUB_TIMEOUT)
-    except (HfHubHTTPError, HFValidationError):
-        return True  # `datasets` says what is wrong
-    except (HTTPError, OfflineModeIsEnabled):
-        return False
-    return True
-
-
 def check_repository(name: str) -> None:
     """Raise ValueError unless the name is OWNER/NAME, as the Hub accepts it."""
     try:

@@ -3,11 +3,8 @@
 import functools
 import re
 
-import datasets
-import huggingface_hub
 import numpy as np
 import pytest
-from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from modeling_leaner.training import settings as recipes
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
@@ -37,46 +34,6 @@ def evaluate(tokens):
             stack.append(token if token.startswith("[") else int(token))
     (value,) = stack
     return value
-
-
-class TestADatasetOfTheHub:
-    """`datasets` asks a Hub that does not answer for half a minute, so it is asked once before."""
-
-    @pytest.fixture
-    def load(self, monkeypatch):
-        """Reads glue from a Hub that answers a question with `error`; returns the message and what `datasets` saw."""
-
-        def read(error):
-            offline = []
-
-            def dataset_info(self, name, timeout):
-                if error is not None:
-                    raise error
-
-            def load_dataset(*args, **kwargs):
-                offline.append(datasets.config.HF_HUB_OFFLINE)
-                raise ConnectionError("no such thing")
-
-            monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-            monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
-            monkeypatch.setattr(sources, "load_dataset", load_dataset)
-            with pytest.raises(ValueError) as refusal:
-                sources.load_split("nyu-mll/glue", "train")
-            assert datasets.config.HF_HUB_OFFLINE is False
-            return str(refusal.value), offline
-
-        return read
-
-    def test_without_an_answer_only_the_cache_is_read(self, load):
-        message, offline = load(HTTPError("no answer"))
-        assert offline == [True]
-        assert message.startswith("dataset nyu-mll/glue: not found on the Hub or in its cache")
-
-    @pytest.mark.parametrize("error", [None, HfHubHTTPError.__new__(HfHubHTTPError)], ids=["there is one", "refused"])
-    def test_after_any_answer_the_hub_is_asked(self, load, error):
-        message, offline = load(error)
-        assert offline == [False]
-        assert message.startswith("dataset nyu-mll/glue: not found on the Hub or in its cache")
 
 
 def test_python_docs():

@@ -8,7 +8,8 @@ import pytest
 import torch
 from datasets import Dataset
 from modeling_leaner.training import train
-from modeling_leaner.training.tasks import distillation, embedding
+from modeling_leaner.training.data.sources import sentences as sentences_of
+from modeling_leaner.training.tasks import distillation
 from training_data import documents, merged, read_lines, save_encoder
 from transformers import AutoModel, AutoTokenizer
 
@@ -66,7 +67,7 @@ def test_the_student_turns_to_the_teacher(learn, folders):
     assert results["main_metric"] == "cosine" and results["architecture"] == "LeanBERTModel"
     losses = [line["loss"] for line in read_lines(folders / "run") if "loss" in line]
     assert losses[-1] < 0.5 * losses[0]
-    held_out = [part for text in sentences(10, 1)["text"] for part in embedding.sentences(text)]
+    held_out = [part for text in sentences(10, 1)["text"] for part in sentences_of(text)]
     cosines = (pooled(folders / "run", held_out) * pooled(folders / "teacher", held_out)).sum(dim=1)
     assert results["metrics"]["eval_cosine"] == pytest.approx(cosines.mean().item(), abs=1e-4)
     assert results["metrics"]["eval_loss"] == pytest.approx(1 - cosines.mean().item(), abs=1e-3)
@@ -97,14 +98,14 @@ def test_the_teacher_runs_once(learn, folders, monkeypatch):
 def test_the_teacher_computes_what_is_trained_on_in_the_precision_of_the_run(learn, folders, monkeypatch):
     """The vectors of training rows differ from those of float32; held-out ones, which score, do not."""
     seen = []
-    original = embedding.read_by_teacher
+    original = distillation.read_by_teacher
 
     def kept(*given):
         rows = original(*given)
         seen.append((given[-1], np.array(rows["labels"])))
         return rows
 
-    monkeypatch.setattr(embedding, "read_by_teacher", kept)
+    monkeypatch.setattr(distillation, "read_by_teacher", kept)
     for precise in ("false", "true"):
         assert learn("--max_steps", 2, "--bf16", precise)[0] == 0
         shutil.rmtree(folders / "run")
@@ -136,7 +137,7 @@ def test_a_run_is_continued(learn, folders):
     ],
 )
 def test_sentences(text, expected):
-    parts = embedding.sentences(text)
+    parts = sentences_of(text)
     assert len(parts) == expected and all(20 <= len(part) <= 220 for part in parts)
 
 

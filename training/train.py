@@ -26,7 +26,7 @@ from .records import RESULTS, RunResults, checked
 from .running.card import TRAINING_FIGURE, plot, write_run_card
 from .running.loading import PreparedRun, build_model, has_weights, prepare
 from .running.results import code_commit, last_entry, results_of_run
-from .running.run_folder import alone_in, compare_start, explain, find_checkpoint, finished_results, open_folder
+from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings import RecipeArguments, parse
 
@@ -45,16 +45,14 @@ def train(recipe: str | None, options: list[str]) -> None:
         ValueError: one line that says what is wrong.
         SystemExit: with status 130, if the run was interrupted.
     """
-    folder = None
     try:
         arguments = parse(recipe, options, needed=NEEDED)
-        folder = arguments.output_dir
         results = run(arguments, recipe)
     except KeyboardInterrupt:
         print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
         raise SystemExit(130) from None
     except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(explain(error, folder)) from error
+        raise ValueError(" ".join(str(error).split())) from error
     if results is None and arguments.process_index == 0:
         raise SystemExit(130)
     if results is not None:
@@ -156,12 +154,10 @@ def trainer_of(prepared: PreparedRun) -> LeanTrainer:
 
 def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | None) -> None:
     """Prints what is trained, and from where on."""
-    arguments, task = prepared.arguments, prepared.task
+    arguments = prepared.arguments
     rows = f"{len(prepared.train):,}" if hasattr(prepared.train, "__len__") else "streamed"
     count = model.num_parameters()
     print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {rows} rows to train on")
-    if task.regression:
-        print("its labels are numbers with a fraction, which it learns as such; classes are whole numbers or texts")
     if arguments.resume:
         print(f"continuing from {checkpoint}" if checkpoint else "no whole checkpoint yet: from the beginning")
 

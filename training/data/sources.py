@@ -12,7 +12,6 @@ from datasets import Dataset, IterableDataset, Value, VerificationMode, load_dat
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
-from modeling_leaner.hub import dataset_hub_answers
 from modeling_leaner.terminal import did_you_mean
 
 from ..settings import LANGUAGE_MODELLING, RecipeArguments, split_files
@@ -110,9 +109,7 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
 
 
 def _read_hub(dataset: str, config: str | None, split: str, streaming: bool) -> Rows:
-    """A split from the Hub; of a silent Hub, for which `datasets` would wait half a minute, its cache."""
-    offline = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = offline or not dataset_hub_answers(dataset)
+    """A split from the Hub, or of its cache."""
     try:
         return load_dataset(dataset, config, split=split, streaming=streaming)
     except (DatasetNotFoundError, FileNotFoundError, ConnectionError) as error:
@@ -120,8 +117,6 @@ def _read_hub(dataset: str, config: str | None, split: str, streaming: bool) -> 
         raise ValueError(f"dataset {dataset}: not found on the Hub or in its cache{hint}") from error
     except ValueError as error:
         raise ValueError(f"dataset {dataset}: {' '.join(str(error).split())}") from error
-    finally:
-        datasets.config.HF_HUB_OFFLINE = offline
 
 
 # Its rows and columns

@@ -23,7 +23,7 @@ from ..data.sources import evenly
 from ..running.loading import PreparedRun, build_model, prepare
 from ..settings import parse, words_of
 from ..tasks.base import Batch, evaluation_batches
-from ..tasks.embedding import Embedding
+from ..tasks.distillation import Embedding
 from .grid import Grid, GridError
 
 

@@ -35,7 +35,7 @@ from modeling_leaner.terminal import plain_console, quiet_libraries
 
 from ..data.sources import Rows, evenly, load_split
 from ..running.results import environment, processor_flags
-from ..tasks.embedding import unit_vectors
+from ..tasks.distillation import unit_vectors
 
 
 class Source(NamedTuple):

@@ -30,7 +30,7 @@ from ..data.sources import load_training
 from ..records import RESULTS, ResultRow
 from ..running.loading import prepare
 from ..settings import data_options, parse
-from ..tasks.embedding import Embedding
+from ..tasks.distillation import Embedding
 from .baselines import GUESSES, guesses_on
 from .cuts import make_cuts
 from .grid import Grid, GridError, Run, check_same_data, check_unchanged, load_grid, reported, write_grid

@@ -30,7 +30,7 @@ from modeling_leaner.shapes import family_of, load_config, modality_of
 
 from ..data.sources import Rows, content_sha256, describe, first_rows, load_training
 from ..data.tokenizer import TOKENIZER_KINDS, train_tokenizer
-from ..settings import RecipeArguments, split_files
+from ..settings import RecipeArguments
 from ..tasks import TASKS
 from ..tasks.base import Task
 from ..tasks.distillation import with_teacher
@@ -325,7 +325,7 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     settings = (arguments.tokenizer, config.vocab_size, length, family_of(config), columns, __version__)
     data = (arguments.dataset, arguments.dataset_config, arguments.data_files, arguments.train_split)
     limits = (arguments.holdout, arguments.tuning_holdout, arguments.max_train_rows)
-    key = Hasher.hash((content_key(train, arguments.data_files), settings, data, limits))
+    key = Hasher.hash((getattr(train, "_fingerprint", None), settings, data, limits))
     folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
     if not (folder / "tokenizer.json").is_file():
         texts = (row[column] for row in first_rows(train, 200_000) for column in columns)
@@ -344,16 +344,6 @@ def without_local_traces(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokeni
     """The tokenizer, which would else save with every model whether this machine had been offline."""
     tokenizer.init_kwargs.pop("local_files_only", None)
     return tokenizer
-
-
-def content_key(rows: Rows, data_files: list[str]) -> object:
-    """What changes with the content of the rows; of a stream, without a fingerprint, sizes and times of its files."""
-    fingerprint = getattr(rows, "_fingerprint", None)
-    if fingerprint is not None:
-        return fingerprint
-    places = [Path(name) for names in split_files(data_files).values() for name in names]
-    files = [file for place in places for file in sorted((place, *place.rglob("*"))) if file.is_file()]
-    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
 # Models

@@ -6,7 +6,6 @@ size, so that a half-written one is never continued from.
 
 import json
 import shutil
-import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ import yaml
 from datasets import IterableDataset
 from datasets.fingerprint import Hasher
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
 
 from modeling_leaner.files import read_json, read_object, write_bytes, write_json
 from modeling_leaner.hub import files_of
@@ -34,12 +32,6 @@ LOCK = ".lock"
 # What may differ when a run goes on: where data lie, how it reports, and how its batch is shared out.
 CHANGEABLE = {"data_files", "preprocessing_workers", "disable_tqdm", "logging_steps", "report_to", "save_total_limit"}
 CHANGEABLE |= {"per_device_train_batch_size", "gradient_accumulation_steps"}
-FULL_DISK = (
-    "No space left",
-    "os error 28",  # safetensors
-    "inline_container",  # torch.save, whose message does not name the cause
-    "iostream error",  # nor does this one of it
-)
 
 
 @contextmanager
@@ -128,7 +120,7 @@ def open_folder(arguments: RecipeArguments, recipe: str | None, start: dict[str,
         write_recipe(folder, arguments, recipe)
         write_json(folder / STARTED, start)
     for path in checkpoints(folder):
-        if fault(path) is not None:
+        if damage(path) is not None:
             print(f"{path} is not whole and is removed")
             shutil.rmtree(path)
 
@@ -153,7 +145,7 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
         if before.get(key) != now.get(key):
             was, asked = (repr(side[key]) if key in side else "not set" for side in (before, now))
             raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
-    faults = {path: fault(path) for path in checkpoints(folder)}
+    faults = {path: damage(path) for path in checkpoints(folder)}
     whole = [path for path, found in faults.items() if found is None]
     if whole:
         return whole[-1]
@@ -203,26 +195,6 @@ def whole_checkpoints(folder: Path) -> list[Path]:
     return [path for path in checkpoints(folder) if damage(path) is None]
 
 
-def fault(checkpoint: Path) -> str | None:
-    """As `damage`; also the first file that cannot be read: a damaged disk changes bytes, and no size."""
-    found = damage(checkpoint)
-    for name in sorted(files_of(str(checkpoint))) if found is None else ():
-        path = checkpoint / name
-        try:
-            if path.suffix in (".pt", ".pth"):  # torch writes an archive with the sum of each tensor
-                with zipfile.ZipFile(path) as archive:
-                    if archive.testzip() is not None:
-                        return f"{name} cannot be read"
-            elif path.suffix == ".safetensors":
-                with safe_open(path, "pt"):
-                    pass
-            elif path.suffix == ".json":
-                json.loads(path.read_text())
-        except (OSError, ValueError, zipfile.BadZipFile, SafetensorError):
-            return f"{name} cannot be read"
-    return found
-
-
 def rotate(folder: Path, limit: int | None, kept_steps: Collection[int], best: str | None) -> None:
     """Keeps the latest `limit` whole checkpoints (None: all), the best one and those of the steps; deletes others."""
     kept = {f"checkpoint-{step}" for step in kept_steps}
@@ -231,12 +203,3 @@ def rotate(folder: Path, limit: int | None, kept_steps: Collection[int], best: s
         if best is None or Path(best).resolve() != path.resolve():
             (path / COMPLETE).unlink()
             shutil.rmtree(path)
-
-
-def explain(error: Exception, folder: str | None) -> str:
-    """What went wrong with a run, in one line; of a full disk, what is safe."""
-    text = " ".join(str(error).split())
-    whole = whole_checkpoints(Path(folder)) if folder else []
-    if whole and any(phrase in text for phrase in FULL_DISK):
-        text = f"no space left on the disk ({text}); --resume continues from {whole[-1]}"
-    return text

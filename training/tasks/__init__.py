@@ -2,7 +2,7 @@
 
 from .base import Task
 from .classification import ImageClassification, SequenceClassification
-from .embedding import Embedding
+from .distillation import Embedding
 from .language import CausalLM, MaskedLM
 from .question_answering import QuestionAnswering
 

@@ -14,7 +14,7 @@ import torch
 from datasets import IterableDataset
 from datasets.fingerprint import Hasher
 from torch.nn.utils.rnn import pad_sequence
-from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
@@ -102,7 +102,14 @@ def random_numbers(generators: Generators, shape: tuple[int, ...], like: torch.T
 
 
 class Task:
-    """What every task defines; see the module's docstring.
+    """What the tasks share. A task also defines
+
+    - `columns()` that it reads, once `configure(train)` has found them, which returns the fields of the configuration
+      that follow from the data, such as the labels;
+    - `prepare(rows, source, training)`: rows of numbers, or ValueError that names source, column and row;
+    - `collate(rows)`: one batch on the host, and `score(prediction)`: the metrics, from what `reduce` kept;
+    - with `has_own_loss` also `loss(model, inputs, items, batches)` → loss and outputs: a sum is divided by the items
+      of all batches of a step (None: the mean of this batch), a mean by the number of these batches.
 
     Args:
         arguments: the settings of the run.
@@ -155,24 +162,8 @@ class Task:
         """How many evaluation rows a score is of, where the model has read so many inputs: of some, several a row."""
         return inputs
 
-    def columns(self) -> list[str]:
-        """The columns that the task reads, once `configure` has found them."""
-        raise NotImplementedError
-
-    def configure(self, train: Rows) -> dict[str, object]:
-        """Finds the columns; returns the fields of the configuration that follow from the data, such as the labels."""
-        raise NotImplementedError
-
-    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        """Rows of numbers, ready for `collate`. Raises ValueError that names source, column and row."""
-        raise NotImplementedError
-
     def keep_held_out(self, rows: Rows, prepared: Rows) -> None:
         """Keeps what `score` needs of the evaluation rows, as they were and as `prepare` made them."""
-
-    def collate(self, rows: list[dict]) -> Batch:
-        """One batch on the host."""
-        raise NotImplementedError
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """What the model reads, on the device; `generators` has one per row."""
@@ -185,21 +176,6 @@ class Task:
     def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
         """What is kept of the model's outputs on a batch, small enough for all batches to stay in memory."""
         return outputs[0] if isinstance(outputs, tuple) else outputs
-
-    def loss(
-        self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
-    ) -> tuple[torch.Tensor, Batch]:
-        """Loss and outputs of a task that has a loss of its own, `has_own_loss`; the others have their model's.
-
-        Args:
-            items: rows of all batches of a step, by which a sum is divided; None for the mean of this batch.
-            batches: of the step, by which the mean of a batch would be divided.
-        """
-        raise NotImplementedError
-
-    def score(self, prediction: EvalPrediction) -> dict[str, float]:
-        """The metrics over all rows, from what `reduce` kept."""
-        raise NotImplementedError
 
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """Name and value of a guess that reads no input, from the prepared rows; None where there is none."""

@@ -41,12 +41,6 @@ from .base import (
 
 
 REGRESSION_METRICS = ("pearson", "spearman", "squared_error")
-MOST_CLASSES = 1000  # that numbers may count up to where there are fewer rows
-
-
-def label_candidates(rows: Rows) -> list[str]:
-    """The first of the usual names of a label's column that the rows have; empty without any."""
-    return [name for name in ("label", "labels", "fine_label") if name in column_names(rows)][:1]
 
 
 class Classification(Task):
@@ -55,7 +49,7 @@ class Classification(Task):
     goes_by_name = False  # whether a number is the name of a class, as of stars from 1 to 5, and not its place
 
     def configure(self, train: Rows) -> dict[str, object]:
-        candidates = label_candidates(train)
+        candidates = [name for name in ("label", "labels", "fine_label") if name in column_names(train)][:1]
         self.label_column = find_column(train, self.arguments.label_column, "label_column", candidates)
         feature = (train.features or {}).get(self.label_column)
         kind = getattr(feature, "dtype", type(feature).__name__)
@@ -76,22 +70,17 @@ class Classification(Task):
     def _names(self, train: Rows) -> list[str]:
         """The names of the classes of a column that states none: its texts, or the numbers from 0 to its largest.
 
-        Numbers that do not begin at 0 count nothing: those that are there are the names.
-
-        Raises:
-            ValueError: names the row of a label that is missing, negative, or so large that it is no class.
+        Numbers that do not begin at 0 count nothing: those that are there are the names. Raises ValueError that names
+        the row of a label that is missing.
         """
         column = train[self.label_column][:]
-        values = sorted(set(column), key=lambda value: (value is None, value))
-        least, most = values[0], values[-1]
-        is_large = type(most) is int and most >= max(MOST_CLASSES, len(column))
-        if most is None or is_large or (type(least) is int and least < 0):
-            value = least if type(least) is int and least < 0 else most
-            row = place_in_file(train, column.index(value)) + 1
-            raise ValueError(f"{self.label_column}, row {row}: {shown(value)}, expected a class, from 0 on")
-        counts_from_0 = type(least) is int and least == 0
-        self.goes_by_name = isinstance(least, str) or (type(least) is int and least > 0)
-        return [str(value) for value in (range(most + 1) if counts_from_0 else values)]
+        if None in column:
+            row = place_in_file(train, column.index(None)) + 1
+            raise ValueError(f"{self.label_column}, row {row}: {shown(None)}, expected a class")
+        values = sorted(set(column))
+        counts_from_0 = type(values[0]) is int and values[0] == 0
+        self.goes_by_name = not counts_from_0
+        return [str(value) for value in (range(values[-1] + 1) if counts_from_0 else values)]
 
     @property
     def class_count(self) -> int:

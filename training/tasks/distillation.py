@@ -1,4 +1,4 @@
-"""Any task with a teacher: the task's own loss, the teacher's logits and its hidden states, weighted.
+"""Learning from a teacher: sentence vectors; or any task with its own loss, logits and hidden states, weighted.
 
 The teacher runs once over the training rows, over no more of them than `max_steps` read; what it puts out lies in the
 cache of `datasets`, memory-mapped, and is that of these rows, these weights, this tokenizer and these settings. So a
@@ -9,22 +9,24 @@ to the student's, both at a temperature, times the square of that (Hinton et al.
 Shapes: B rows, T tokens, C classes, N predicted tokens, V vocabulary, K kept tokens, L layers of the student, D width.
 """
 
+import copy
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Features, IterableDataset, List, Value, concatenate_datasets
 from datasets.fingerprint import Hasher
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_map_only
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from modeling_leaner import __version__
@@ -33,17 +35,28 @@ from modeling_leaner.conversion import load_lean
 from modeling_leaner.family import IMAGES
 from modeling_leaner.files import naming, read_json
 from modeling_leaner.hub import RECORD, cut_of_layers, load_processors
+from modeling_leaner.models import mean_over_tokens
 from modeling_leaner.names import require_source
 
-from ..data.sources import Rows, evenly
+from ..data.sources import Rows, evenly, find_text_column, require_columns, sentences
 from ..settings import RecipeArguments
-from .base import ROWS_AT_ONCE, Batch, Generators, Task, batches_by_length, evaluation_generators, tokenizer_text
+from .base import (
+    ROWS_AT_ONCE,
+    Batch,
+    Generators,
+    Task,
+    TextTask,
+    batches_by_length,
+    check_text,
+    evaluation_generators,
+    prepared_rows,
+    tokenizer_text,
+)
 
 
 ROW = "teacher_row"  # column of the index of a row in the split
 ROWS_SORTED = 2048  # by length, so that rows of like length are padded together
 LOGITS_AT_ONCE = 2**27  # half a GiB
-NOWHERE = -1e4  # logit of a token that is padding
 LEAST = 1e-9  # probability of what is not among the kept tokens
 
 
@@ -87,11 +100,9 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
 
 def check_classes(source: str, config: LeanConfig, task: Task) -> None:
     """Raises ValueError for a teacher of other classes than the rows have, or in another order."""
-    theirs = [config.id2label[index] for index in range(config.num_labels)]
-    ours = list(task.classes or ())
-    unnamed = [f"LABEL_{index}" for index in range(len(ours))]
-    are_numbers = ours == [str(index) for index in range(len(ours))]
-    if (task.regression and len(theirs) != 1) or (ours and theirs != ours and not (are_numbers and theirs == unnamed)):
+    theirs = [config.id2label[index].removeprefix("LABEL_") for index in range(config.num_labels)]
+    ours = [name.removeprefix("LABEL_") for name in task.classes or ()]
+    if (task.regression and len(theirs) != 1) or (ours and theirs != ours):
         expected = ", ".join(ours[:5]) or "numbers"
         raise ValueError(f"teacher: {source} has the classes {', '.join(theirs[:5])}, the rows {expected}")
 
@@ -131,29 +142,12 @@ def rows_of_run(rows: Dataset, arguments: RecipeArguments) -> Dataset:
 class Target:
     """What is kept of a teacher's outputs, as columns of the prepared rows, and how far a student's are from it.
 
-    `key` has every setting that decides which values are stored: it is part of the name of the cached outputs.
+    `of_rows` makes the columns of each row from the teacher's outputs on the CPU, what it read, and the rows' lengths
+    without padding; `collate` makes tensors of them; `loss` is a mean over the rows or over their tokens.
     """
 
     features: dict[str, object]  # the type of each column, by name
-    key: tuple = ()
-
-    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
-        """The columns of each row of a batch.
-
-        Args:
-            outputs: the teacher's, on the CPU.
-            inputs: what the teacher read (B, T), and its labels.
-            lengths: how many tokens each row has without padding, B of them.
-        """
-        raise NotImplementedError
-
-    def collate(self, rows: list[dict]) -> Batch:
-        """The columns of some rows as tensors, padded where rows differ in length."""
-        raise NotImplementedError
-
-    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
-        """A number, the mean over the rows or over their tokens: the student's outputs, what it read and `collate`."""
-        raise NotImplementedError
+    key: tuple = ()  # every setting that decides which values are stored, part of the name of the cached outputs
 
 
 def divergence(teacher: torch.Tensor, student: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -187,31 +181,6 @@ class ClassLogits(Target):
         if self.regression:
             return F.mse_loss(outputs.logits.float(), batch["teacher_logits"])
         return divergence(batch["teacher_logits"], outputs.logits, self.temperature)
-
-
-class SpanLogits(Target):
-    """The logits of an answer's first and last token: (2, T) for a row."""
-
-    features = {"teacher_logits": List(Value("float32"))}
-
-    def __init__(self, task: Task):
-        self.temperature = task.arguments.distill_temperature
-
-    def both(self, outputs: ModelOutput, mask: torch.Tensor) -> torch.Tensor:
-        """(B, 2, T), without padding."""
-        logits = torch.stack([outputs.start_logits, outputs.end_logits], dim=1).float()
-        return logits.masked_fill(mask[:, None] == 0, NOWHERE)
-
-    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
-        logits = self.both(outputs, inputs["attention_mask"])
-        return [{"teacher_logits": row[:, :length].flatten().numpy()} for row, length in zip(logits, lengths)]
-
-    def collate(self, rows: list[dict]) -> Batch:
-        kept = [torch.tensor(row["teacher_logits"]).view(2, -1).T for row in rows]
-        return {"teacher_logits": pad_sequence(kept, batch_first=True, padding_value=NOWHERE).transpose(1, 2)}
-
-    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
-        return divergence(batch["teacher_logits"], self.both(outputs, batch["attention_mask"]), self.temperature)
 
 
 class TopTokens(Target):
@@ -267,7 +236,6 @@ def with_the_rest(log_probabilities: torch.Tensor) -> torch.Tensor:
 LOGITS: dict[str, type[Target]] = {  # what is kept, by the name of the task
     "image-classification": ClassLogits,
     "sequence-classification": ClassLogits,
-    "question-answering": SpanLogits,
     "causal-lm": TopTokens,
     "masked-lm": TopTokens,
 }
@@ -447,16 +415,12 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
 
 def check_distillation(arguments: RecipeArguments, task: Task) -> None:
     """Raises ValueError for settings that a teacher's cached outputs do not fit, or that leave nothing to learn."""
-    if not is_taught(task.name, vars(arguments)) and (task.name in LOGITS or not arguments.distill_task):
-        raise ValueError("distill_logits, distill_hidden: both are 0, so nothing is learned from the teacher")
+    if not is_taught(task.name, vars(arguments)) and not task.trains_bare_model():
+        raise ValueError("distill_logits, distill_hidden: nothing is learned from the teacher")
     if arguments.distill_logits and getattr(task.config, "loss_chunk_size", None) is not None:
         raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
-    refused = ["label_smoothing_factor"]  # the teacher's logits are smooth already
-    if task.modality is IMAGES and arguments.distill_hidden:  # it sees each image once, as it is evaluated
-        refused += ["crop_padding", "horizontal_flip"]
-    for key in refused:
-        if getattr(arguments, key):
-            raise ValueError(f"{key}: not with a teacher and these settings")
+    if arguments.distill_hidden and (arguments.crop_padding or arguments.horizontal_flip):
+        raise ValueError("crop_padding, horizontal_flip: not with distill_hidden, since a teacher sees whole images")
 
 
 def read_by_teacher(
@@ -516,3 +480,119 @@ def teacher_columns(
             for place, values in zip(places, kept):
                 columns[place] |= values
     return {name: [row[name] for row in columns] for name in columns[0]}
+
+
+# The task that learns nothing else
+
+
+class Embedding(TextTask):
+    """A vector per text, the mean over its tokens.
+
+    They learn to point where the teacher's do (loss: 1 − cosine, or by `vector_loss` the squared error); the metric is
+    their cosine. `leaner evaluate --task embedding` scores encoders on pairs of sentences.
+    """
+
+    name = "embedding"
+    hub_name = "sentence-similarity"
+    title = "Sentence vectors"
+    head = ""  # the bare model
+    does = "turns texts into vectors that are near where the texts are alike"
+    not_for = "search that somebody relies on"
+    has_own_loss = True
+
+    def columns(self) -> list[str]:
+        return [self.text_column]
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        if isinstance(train, IterableDataset):
+            raise ValueError("streaming: the task embedding needs the whole split")
+        if self.arguments.teacher is None:
+            raise ValueError("teacher: missing; a folder or Hub id whose vectors are learned")
+        self.text_column = find_text_column(train, self.arguments.text_column, "text_column")
+        return {}
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        prepared = self.tokenised(rows, source, training)
+        teacher = load_teacher(self.arguments.teacher, self)
+        reader = self.of_teacher()
+        read = prepared if reader is self else reader.tokenised(rows, source, training)
+        bf16 = training and self.arguments.bf16
+        read = read_by_teacher(read, reader, teacher, [Vectors(teacher)], (), bf16).remove_columns(ROW)
+        return read if reader is self else concatenate_datasets([prepared, read.select_columns("labels")], axis=1)
+
+    def of_teacher(self) -> "Embedding":
+        """This task with the teacher's tokenizer, where that differs: a student may have a smaller vocabulary."""
+        tokenizer = AutoTokenizer.from_pretrained(self.arguments.teacher, trust_remote_code=False)
+        if tokenizer_text(tokenizer) == tokenizer_text(self.processing):
+            return self
+        reader = copy.copy(self)
+        reader.processing = tokenizer
+        return reader
+
+    def tokenised(self, rows: Rows, source: str, training: bool) -> Rows:
+        """Rows of the token ids of each text and their number; to train on no more rows than the run reads."""
+        require_columns(rows, self.columns(), source)
+        settings = (self.text_column, self.length, self.arguments.split_sentences, self.reading_key())
+        function = partial(self._read, source=source)
+        workers = self.arguments.preprocessing_workers
+        prepared = prepared_rows(rows, function, (self.name, settings), workers, f"tokens of {source}")
+        if len(prepared) == 0:
+            raise ValueError(f"{source}: {self.text_column} holds no sentence")
+        return rows_of_run(prepared, self.arguments) if training else prepared
+
+    def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
+        check_text(batch, self.text_column, indices, source)
+        texts = batch[self.text_column]
+        if self.arguments.split_sentences:
+            texts = [sentence for text in texts for sentence in sentences(text)]
+        if not texts:
+            return {"input_ids": [], "length": []}
+        tokens = self.processing(texts, truncation=True, max_length=self.length, return_attention_mask=False)
+        return {"input_ids": tokens["input_ids"], "length": list(map(len, tokens["input_ids"]))}
+
+    def collate(self, rows: list[dict]) -> Batch:
+        """Token ids and mask (B, T), and `labels`: the teacher's vectors (B, D), once it has read the rows."""
+        if "labels" not in rows[0]:
+            return self.collate_text(rows)
+        labels = torch.tensor(np.array([row["labels"] for row in rows]), dtype=torch.float32)
+        return {**self.collate_text(rows), "labels": labels}
+
+    def loss(
+        self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
+    ) -> tuple[torch.Tensor, Batch]:
+        """Mean over rows of the distance to the teacher; and the vectors (B, D), and states if asked."""
+        tokens = {name: tensor for name, tensor in inputs.items() if name != "labels"}
+        outputs = model(**tokens)
+        vectors = mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
+        if self.arguments.vector_loss == "squared_error":
+            distances = (vectors - inputs["labels"]).square().mean(dim=-1)  # (B)
+        else:
+            distances = cosine_distance(vectors, inputs["labels"])
+        # the items are the numbers of all vectors, of all processes, whose gradients are averaged
+        rows = None if items is None else items / inputs["labels"].shape[1] / self.arguments.world_size
+        loss = distances.mean() if rows is None else distances.sum() / rows
+        kept = {"loss": loss, "vectors": vectors}
+        if outputs.hidden_states is not None:
+            kept["hidden_states"] = outputs.hidden_states
+        return loss, kept
+
+    def score(self, prediction: EvalPrediction) -> dict[str, float]:
+        vectors, teachers = unit_vectors(prediction.predictions), unit_vectors(prediction.label_ids)
+        return {"cosine": float((vectors * teachers).sum(axis=1).mean())}
+
+
+class Vectors(Target):
+    """The mean over tokens of the last states, as the labels of a row: (D), in float32."""
+
+    def __init__(self, teacher: PreTrainedModel):
+        self.features = {"labels": List(Value("float32"), length=teacher.config.hidden_size)}
+
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
+        means = mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
+        return [{"labels": vector.numpy()} for vector in means]
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """(N, D), each of length one, in float64."""
+    vectors = vectors.astype(np.float64)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -13,9 +13,9 @@ from .base import Batch, Generators, TextTask, check_text, prepared_rows, random
 
 
 class LanguageModelling(TextTask):
-    """Documents with a separator after each, joined and cut into rows, 1,000 documents at a time.
+    """Documents with a separator after each, joined and cut into rows by `_pack`, 1,000 documents at a time.
 
-    Nothing is dropped: the last row of each 1,000 documents is short.
+    Of a row `targets` may be predicted. Nothing is dropped: the last row of each 1,000 documents is short.
     """
 
     is_scored_by_token = True
@@ -48,10 +48,6 @@ class LanguageModelling(TextTask):
             columns["words"] = [np.array([*encoding.word_ids, -1], dtype=np.int32) for encoding in encodings]
         return columns
 
-    def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
-        """Rows of at most `length` tokens from documents of tokens."""
-        raise NotImplementedError
-
     @property
     def separator(self) -> int:
         """The number of the token that ends a document: the end of a text, or where the tokenizer has none, sep."""
@@ -69,10 +65,6 @@ class LanguageModelling(TextTask):
         occurrences = self._counts(held_out)
         log_probabilities = np.log(frequencies / frequencies.sum())
         return "unigram loss", float(-(occurrences * log_probabilities).sum() / occurrences.sum())
-
-    def targets(self, ids: np.ndarray) -> np.ndarray:
-        """Those of a row's tokens that may be predicted."""
-        raise NotImplementedError
 
     def _counts(self, rows: Dataset) -> np.ndarray:
         """How often each token is a target in the first 20,000 rows."""

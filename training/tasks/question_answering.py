@@ -132,12 +132,7 @@ def windows(
         [list(offset) if sequence == 1 else OUTSIDE for offset, sequence in zip(window, encoded.sequence_ids(number))]
         for number, window in enumerate(encoded.pop("offset_mapping"))
     ]
-    around = [None, *rows, None]
-    positions = [
-        _positions(offsets[window], spans[row], first=around[window] != row, last=around[window + 2] != row)
-        for window, row in enumerate(rows)
-    ]
-    starts, ends = map(list, zip(*positions))
+    starts, ends = map(list, zip(*(_positions(window, spans[row]) for window, row in zip(offsets, rows))))
     out = {**encoded, "start_positions": starts, "end_positions": ends}
     if not training:
         out |= {"example_id": [batch["id"][row] for row in rows], "offset_mapping": offsets}
@@ -161,21 +156,14 @@ def answer_span(row_id: int | str, context: str, answers: Mapping[str, Sequence]
     return start, start + len(text.strip())
 
 
-def _positions(offsets: list[list[int]], span: tuple[int, int] | None, first: bool, last: bool) -> tuple[int, int]:
-    """First and last token of a span of characters; (0, 0) unless the window has all of it.
-
-    The context's first window reaches to its beginning and the last one to its end, whatever the tokenizer dropped.
-    """
-    context = [token for token, offset in enumerate(offsets) if offset != OUTSIDE]
-    if span is None or not context:
+def _positions(offsets: list[list[int]], span: tuple[int, int] | None) -> tuple[int, int]:
+    """First and last token of a span of characters; (0, 0) unless the window has all of it."""
+    if span is None:
         return 0, 0
     start, end = span
-    begins_before = not first and start < offsets[context[0]][0]
-    ends_after = not last and end > offsets[context[-1]][1]
-    inside = [token for token in context if offsets[token][1] > start and offsets[token][0] < end]
-    if begins_before or ends_after or not inside:
-        return 0, 0
-    return inside[0], inside[-1]
+    inside = [token for token, (first, last) in enumerate(offsets) if last > start and first < end]
+    has_all = bool(inside) and offsets[inside[0]][0] <= start and offsets[inside[-1]][1] >= end
+    return (inside[0], inside[-1]) if has_all else (0, 0)
 
 
 def best_spans(
