@@ -68,7 +68,7 @@ def test_which_tasks_have_guesses(monkeypatch):
         vars(task).update(metric="f1", regression=False, arguments=None)
         if baselines.guesses_on(task, None, None) is None:
             without.add(name)
-    assert without == {"question-answering", "embedding"}
+    assert without == {"embedding"}
 
 
 def test_special_tokens_are_counted_where_they_are_predicted():

@@ -20,7 +20,6 @@ FAMILIES = {
     "masked-lm": ("bert",),
     "causal-lm": ("gpt",),
     "sequence-classification": ("bert",),
-    "question-answering": ("bert",),
     "embedding": ("bert",),
 }
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --per_device_eval_batch_size 16 --eval_strategy steps
@@ -30,7 +29,6 @@ SMALLER = {
     "imagenet-1k": "--crop_padding 2 --dataloader_num_workers 2",
     "fashion-mnist": "--image_size 16",
     "fineweb-edu": "--max_length 48 --gradient_accumulation_steps 2 --dataloader_num_workers 1",
-    "squad": "--max_length 48 --doc_stride 16",
     "enwik8-text-embedding": "--max_length 24 --split_sentences false",
 }
 FILES = {
@@ -85,7 +83,6 @@ def test_recipe(recipe, tmp_path, capsys):
     assert not list(folder.glob("*.bin"))
     results = json.loads((folder / "results.json").read_text())
     assert results["train"]["steps"] == 4 and 0 <= results["train"]["input_pipeline_share"] < 1
-    assert 0 < results["train"]["model_seconds"] < results["train"]["process_seconds"]
     assert all(math.isfinite(value) for value in results["metrics"].values())
     assert f"eval_{results['main_metric']}" in results["metrics"]
     assert sum("eval_loss" in line for line in read_lines(folder)) == 2
@@ -110,6 +107,6 @@ def test_every_task_has_a_recipe_and_a_class():
     assert named == set(TASKS) == set(arguments.TASK_NAMES)
 
 
-@pytest.mark.parametrize("recipe", ["sst2", "squad", pytest.param("rte", marks=pytest.mark.full)])
+@pytest.mark.parametrize("recipe", ["sst2", pytest.param("rte", marks=pytest.mark.full)])
 def test_leangpt_has_the_heads_too(recipe, tmp_path):
     run(recipe, "gpt", tmp_path)

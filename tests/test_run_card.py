@@ -35,7 +35,6 @@ RUNS = {
     "masked-lm": ("bert/nano", "LeanBERTForMaskedLM", "listops", {"loss": 1.5, "perplexity": 4.4817}),
     "causal-lm": ("gpt/lean-nano", "LeanGPTForCausalLM", "python-docs", {"perplexity": 4.4817, "loss": 1.5}),
     "sequence-classification": ("bert/lean-nano", "LeanBERTForSequenceClassification", "nyu-mll/glue", {"f1": 0.5}),
-    "question-answering": ("bert/nano", "LeanBERTForQuestionAnswering", "rajpurkar/squad", {"exact_match": 0.25}),
     "embedding": ("bert/nano", "LeanBERTModel", "LTCB/enwik8", {"cosine": 0.9}),
 }
 HUB_TASKS = {
@@ -43,7 +42,6 @@ HUB_TASKS = {
     "masked-lm": "fill-mask",
     "causal-lm": "text-generation",
     "sequence-classification": "text-classification",
-    "question-answering": "question-answering",
     "embedding": "sentence-similarity",
 }
 

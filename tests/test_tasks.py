@@ -15,7 +15,7 @@ from modeling_leaner.training.tasks import TASKS
 from modeling_leaner.training.tasks.classification import ImageClassification
 from scipy import stats
 from sklearn import metrics as reference
-from training_data import documents, labelled, merged, pictures, questions, write_shape
+from training_data import documents, labelled, merged, pictures, write_shape
 from transformers import AutoConfig, EvalPrediction, ViTImageProcessorPil
 
 
@@ -29,7 +29,7 @@ def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordp
     task = TASKS[kind](arguments, config, train_tokenizer(texts, tokenizer, 300, 24, family))
     task.configure(rows)
     prepared = task.prepare(rows, "made up", training=False)
-    task.keep_held_out(rows, prepared)
+    task.keep_held_out(rows)
     return task, prepared.with_format("numpy")
 
 
@@ -42,21 +42,6 @@ def test_numbers_are_classes_that_are_texts_of_numbers(tmp_path):
     others = plain.add_column("label", [0, 1] * 3)
     with pytest.raises(ValueError, match="^made up: label, row 1: 0 is not one of the 3 classes 1, 2, 3"):
         task.prepare(others, "made up", training=False)
-
-
-def test_questions_are_told_apart_by_row(tmp_path):
-    """Rows of one's own may share an id, such as that of the text that they ask about."""
-    rows = questions(6, 0)
-    scores = []
-    for ids in (rows["id"], ["x"] * 6):
-        named = rows.remove_columns("id").add_column("id", ids)
-        task, prepared = text_task("question-answering", tmp_path, "--doc_stride", "4", rows=named)
-        logits = torch.full((len(prepared), 2, task.length), -1.0)
-        for window, row in enumerate(prepared):
-            logits[window, 0, int(row["start_positions"])] = 9
-            logits[window, 1, int(row["end_positions"])] = 9
-        scores.append(task.score(EvalPrediction(logits.numpy(), None)))
-    assert scores[0] == scores[1] and scores[0]["exact_match"] == 1
 
 
 def generators(count, first=0):

@@ -218,7 +218,7 @@ def test_a_run_goes_on_with_its_own_rows_classes_and_batch(run):
         status, said, _ = run(*CLASSIFY, others, "--resume")
         assert status == 1 and "others than at its start" in said
     status, said, _ = run(*CLASSIFY, rows, "--resume", "--per_device_train_batch_size", "4")
-    assert status == 1 and "rows a step: 8 there and 4 here" in said
+    assert status == 1 and "rows a step: others than at its start" in said
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     assert run(*CLASSIFY, rows, "--resume")[0] == 0
     shared_out = "--per_device_train_batch_size 4 --gradient_accumulation_steps 2".split()

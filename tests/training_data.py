@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from datasets import ClassLabel, Dataset, Features, Image, Sequence, Value
+from datasets import ClassLabel, Dataset, Features, Image, Value
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from PIL import Image as PILImage
 
@@ -87,22 +87,6 @@ def labelled(count: int, seed: int, columns: tuple[str, ...], classes: int) -> D
     return Dataset.from_dict(rows, features=Features({**dict.fromkeys(columns, TEXT), "label": label}))
 
 
-def questions(count: int, seed: int) -> Dataset:
-    rng, rows = random.Random(seed), {"id": [], "question": [], "context": [], "answers": []}
-    for index in range(count):
-        context = sentence(rng, 40).split()
-        place = rng.randrange(40)
-        start = sum(len(word) + 1 for word in context[:place])
-        rows["id"].append(f"row-{seed}-{index}")
-        rows["question"].append(f"which word is number {place}?")
-        rows["context"].append(" ".join(context))
-        rows["answers"].append({"text": [context[place]], "answer_start": [start]})
-    answers = {"text": Sequence(TEXT), "answer_start": Sequence(Value("int32"))}
-    return Dataset.from_dict(
-        rows, features=Features({"id": TEXT, "question": TEXT, "context": TEXT, "answers": answers})
-    )
-
-
 SENTENCE, PAIR = ("sentence",), ("sentence1", "sentence2")
 MADE_UP = {
     "uoft-cs/cifar10": lambda count, seed: pictures(count, seed, "img"),
@@ -111,7 +95,6 @@ MADE_UP = {
     "roneneldan/TinyStories": documents,
     "LTCB/enwik8": documents,
     "sample-10BT": documents,
-    "rajpurkar/squad": questions,
     "stanfordnlp/imdb": lambda count, seed: labelled(count, seed, ("text",), 2),
     "cola": lambda count, seed: labelled(count, seed, SENTENCE, 2),
     "sst2": lambda count, seed: labelled(count, seed, SENTENCE, 2),

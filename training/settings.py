@@ -31,7 +31,6 @@ METRICS = {  # of each task; the first counts if none is named. Checked before t
     "masked-lm": ("loss", "perplexity", "accuracy"),
     "causal-lm": ("loss", "perplexity", "bits_per_byte", "accuracy"),
     "sequence-classification": tuple("accuracy f1 matthews_correlation pearson spearman squared_error loss".split()),
-    "question-answering": ("f1", "exact_match", "loss"),
     "embedding": ("cosine", "loss"),
 }
 TASK_NAMES = tuple(METRICS)
@@ -91,7 +90,6 @@ class RecipeArguments(TrainingArguments):
     truncation: bool = option(False, "cut longer texts instead of refusing them")
     mask_fraction: float = option(0.15, "masked-lm: share of the tokens to predict")
     whole_word_masking: bool = option(False, "masked-lm: mask all pieces of a word together")
-    doc_stride: int = option(64, "question-answering: tokens that neighbouring windows share")
     split_sentences: bool = option(False, "embedding: every sentence of 20 to 220 characters is a row")
 
     # A teacher
@@ -175,14 +173,12 @@ BOUNDS = {  # the lowest and the highest value, both allowed; infinity itself is
     for keys, bounds in {
         "learning_rate weight_decay max_grad_norm warmup_steps holdout tuning_holdout crop_padding "
         "distill_task distill_logits distill_hidden": (0, INFINITY),
-        "max_train_rows max_eval_rows doc_stride image_size loss_chunk_size "
-        "distill_top_k save_total_limit preprocessing_workers": (1, INFINITY),
+        "max_train_rows max_eval_rows test_trees image_size loss_chunk_size distill_top_k": (1, INFINITY),
         "num_train_epochs eval_steps save_steps logging_steps": (1e-6, INFINITY),
         "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps": (1, 2**31 - 1),
         "seed data_seed": (0, 2**32 - 1),
         "dropout label_smoothing_factor": (0, 0.99),
         "max_length": (8, INFINITY),
-        "test_trees": (1, 100_000),
         "mask_fraction": (0.01, 0.99),
         "initializer_range": (1e-6, 1),
         "ema_decay": (0, 1),
@@ -197,8 +193,6 @@ def check_combinations(arguments: RecipeArguments) -> None:
     task, metric = arguments.task, arguments.metric
     if task is not None and metric is not None and metric not in METRICS[task]:
         raise ValueError(f"metric: {metric}: the task {task} has {', '.join(METRICS[task])}")
-    if arguments.label_smoothing_factor and arguments.task == "question-answering":
-        raise ValueError("label_smoothing_factor: not for question-answering")
     if arguments.fsdp and arguments.ema_decay is not None:
         raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
 
@@ -294,18 +288,10 @@ def parse(
     needed: tuple[str, ...] = (),
     fixed: dict[str, object] | None = None,
 ) -> RecipeArguments:
-    """The resolved settings of a run; without an `output_dir`, it is `runs/<recipe>/<shape>-seed<seed>`.
+    """The settings of a run: those `fixed` win over the command line, which wins over the recipe, a name or path.
 
-    `settings` of the result has, as plain values, what differs from the defaults and is a recipe's business.
-
-    Args:
-        recipe: name or path of a recipe; None for the defaults alone.
-        command_line: options such as `["--learning_rate", "1e-3"]`, which win over the recipe.
-        needed: keys that must have a value.
-        fixed: settings that win over the command line, too.
-
-    Raises:
-        ValueError: one line that names the file where it is the recipe's fault, and the key.
+    `settings` of the result has, as plain values, what differs from the defaults and is a recipe's business. Raises
+    ValueError, one line that names the recipe's file and the key.
     """
     words = [] if recipe is None else recipe_words(recipe)
     parser = settings_parser()

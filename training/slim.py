@@ -25,6 +25,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -91,30 +92,10 @@ MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers, w
 CARD = Path(__file__).with_name("slim_card.md")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The options of `leaner slim`, which describes them."""
+class Settings(SimpleNamespace):
+    """The options of `leaner slim`, as the command declares them."""
 
-    source: str
-    output: Path
-    data: list[str]
-    speedup: float | None
-    keep: float | None
-    minutes: float
-    column: str | None
-    label_column: str | None
-    layers: int | None
-    keep_layers: tuple[int, ...] | None
-    heads: int | None
-    total_heads: int | None
-    intermediate_size: int | None
-    vocab_size: int | None
-    max_length: int
-    training: bool
-    lean: bool
-    base_model: str | None
-    license: str | None
-    seed: int = 0
+    seed = 0
 
     @property
     def parent(self) -> str:
@@ -133,7 +114,7 @@ class Settings:
 
     def comparable(self) -> dict:
         """What an interrupted command and the one that continues it must share."""
-        return json.loads(json.dumps(asdict(self), default=str))
+        return json.loads(json.dumps(vars(self), default=str))
 
 
 # Kinds

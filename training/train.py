@@ -60,11 +60,7 @@ def train(recipe: str | None, options: list[str]) -> None:
 
 
 def run(arguments: RecipeArguments, recipe: str | None) -> RunResults | None:
-    """One run to its end, or to where it was interrupted (None); other processes than the main one get None, too.
-
-    Raises:
-        ValueError, OSError: one line that names file, column and row, or key.
-    """
+    """One run to its end, or to where it was interrupted (None); other processes than the main one get None, too."""
     quiet_libraries()
     code_commit()  # files may change while it trains
     _ = arguments.device  # sets up the processes, if there are several
@@ -134,13 +130,7 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
 
 
 def trainer_of(prepared: PreparedRun) -> LeanTrainer:
-    """The trainer of a run with its model: new weights from the seed, or those of a checkpoint.
-
-    Sets eval_strategy, metric_for_best_model and greater_is_better of the settings.
-
-    Raises:
-        ValueError: as `build_model`.
-    """
+    """The trainer of a run with its model; sets what of the settings follows from the task."""
     arguments = prepared.arguments
     task = prepared.task
     model = build_model(arguments, task)
@@ -182,12 +172,9 @@ def print_results(results: RunResults, folder: str) -> None:
 def main(command_line: list[str]) -> None:
     """`python -m modeling_leaner.training.train RECIPE --key value ...`: one process of `leaner train`."""
     keep_freed_memory()
-    recipe = None
-    options = command_line
-    if command_line and not command_line[0].startswith("--"):
-        recipe, *options = command_line
+    recipe = command_line[0] if command_line and not command_line[0].startswith("--") else None
     try:
-        train(recipe, options)
+        train(recipe, command_line if recipe is None else command_line[1:])
     except ValueError as error:
         print(f"leaner train: {visible(str(error))}", file=sys.stderr)
         raise SystemExit(1) from None

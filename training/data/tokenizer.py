@@ -65,17 +65,12 @@ def train_tokenizer(
 
 
 def check_size(vocab_size: int, smallest: int, contents: str) -> None:
-    """Raises ValueError unless `vocab_size` holds what every tokenizer of the kind has."""
     if vocab_size < smallest:
         raise ValueError(f"vocab_size={vocab_size} is too small: {contents} need {smallest}")
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, unchanged, each checked as it is read.
-
-    Raises:
-        ValueError: a row is not a string, or all rows are empty but for spaces.
-    """
+    """The texts, unchanged. Raises ValueError for a row that is no string, or if all are empty but for spaces."""
     is_empty = True
     for row, text in enumerate(texts, 1):
         if not isinstance(text, str):

@@ -37,7 +37,7 @@ from .folders import CARDS, check_folder, is_encoder, published_folders, results
 
 Copies = dict[str, list[str]]
 
-UNVERIFIABLE = ("embedding", "question-answering")  # tasks whose outputs or labels `score_outputs` does not read
+UNVERIFIABLE = ("embedding",)  # tasks whose outputs or labels `score_outputs` does not read
 LOSSES = ("loss", "perplexity", "bits_per_byte", "squared_error")  # parts of their names
 # What the other process does not get to see:
 HIDDEN = (RESULTS, "README.md", ".eval_results", METRICS_FILE, "*.png", "checkpoint-*")

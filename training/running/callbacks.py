@@ -101,26 +101,19 @@ class Clock(TrainerCallback):
         self.seconds_before = 0.0  # of the run, until it was continued
         self.first_step = 0
         self.step_started = 0.0
-        self.data_seconds, self.rows = 0.0, 0  # of the present step
-        self.timed = {"steps": 0, "seconds": 0.0, "data_seconds": 0.0, "rows": 0}  # sums; rows of all processes
-        self.model_seconds = 0.0  # of this process: steps and evaluation
+        self.data_seconds, self.rows = 0.0, 0  # of the next step: how long its batches took, how many rows they have
+        self.timed = {"seconds": 0.0, "data_seconds": 0.0, "rows": 0}  # sums; rows of all processes
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.started = time.perf_counter()
         self.first_step = state.global_step
-
-    def batches_are_ready(self, seconds: float, rows: int) -> None:
-        """Notes how many seconds the batches of the next step took, and how many rows they have."""
-        self.data_seconds, self.rows = seconds, rows
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.step_started = time.perf_counter()
 
     def on_step_end(self, args, state, control, **kwargs):
         seconds = time.perf_counter() - self.step_started
-        self.model_seconds += seconds
         if state.global_step - self.first_step > WARM_UP:
-            self.timed["steps"] += 1
             self.timed["seconds"] += seconds + self.data_seconds
             self.timed["data_seconds"] += self.data_seconds
             self.timed["rows"] += self.rows
@@ -130,14 +123,12 @@ class Clock(TrainerCallback):
         return self.seconds_before + time.perf_counter() - self.started
 
     def speed(self) -> dict[str, float | None]:
-        """The steps of this process and the whole of it in seconds, as results.json has them."""
-        timed = self.timed if self.timed["steps"] else None
+        """As results.json has it."""
+        timed = self.timed if self.timed["rows"] else None
         return {
             "items_per_second": timed and timed["rows"] / timed["seconds"],
-            "seconds_per_step": timed and timed["seconds"] / timed["steps"],
             "input_pipeline_share": timed and timed["data_seconds"] / timed["seconds"],
             "process_seconds": time.time() - psutil.Process().create_time(),  # imports and all
-            "model_seconds": self.model_seconds,
         }
 
     def save(self, checkpoint: Path) -> None:
@@ -166,9 +157,7 @@ class WeightAverage(TrainerCallback):
 
     @torch.no_grad()
     def _swap(self, model: PreTrainedModel) -> None:
-        if self.weights is None:
-            return
-        for parameter, average in zip(model.parameters(), self.weights):
+        for parameter, average in zip(model.parameters(), self.weights or ()):
             kept = parameter.detach().clone()
             parameter.copy_(average)
             average.copy_(kept)

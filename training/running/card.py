@@ -81,7 +81,7 @@ def settings_of(results: RunResults) -> tuple[dict[str, Any], str]:
 # What the Hub reads
 
 
-HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity", "exact_match")
+HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity")
 DATASET_NAMES = {  # of rows that are not the Hub dataset's own
     "LTCB/enwik8": "articles of enwik8, without markup",
     "roneneldan/TinyStories": "955 stories of TinyStories",
@@ -247,13 +247,6 @@ print(tokenizer.convert_ids_to_tokens(best.tolist()))""",
 inputs = tokenizer("{example}", return_tensors="pt")
 output = model.generate(**inputs, max_new_tokens=40, do_sample=False)
 print(tokenizer.decode(output[0]))""",
-    "question-answering": LOAD_TEXT
-    + """\
-inputs = tokenizer("Where does the dog live?", "The dog lives in a red house.", return_tensors="pt")
-output = model(**inputs)
-start = output.start_logits[0].argmax()
-end = start + output.end_logits[0, start:].argmax()
-print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))""",
 }
 
 

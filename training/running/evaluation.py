@@ -15,7 +15,6 @@ from modeling_leaner.shapes import load_config
 from modeling_leaner.terminal import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
-from ..reading import split_options
 from ..records import RESULTS
 from ..settings import RecipeArguments, parse
 from ..tasks import TASKS
@@ -28,7 +27,6 @@ from .loading import (
     prepare_held_out,
     split_name,
     task_of,
-    tensor_shapes,
     with_fields,
 )
 from .results import environment
@@ -79,9 +77,8 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
         except RuntimeError as error:
             raise ValueError(str(error)) from error
     found = scores(metrics)
-    for name, value in found.items():
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"{model}: {name} is {value}: the model's outputs are not finite")
+    if not all(value is None or math.isfinite(value) for value in found.values()):
+        raise ValueError(f"{model}: the model's outputs are not finite")
     return {
         "model": model,
         "task": run.task.name,
@@ -133,14 +130,10 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
     folder = Path(model)
     require_source(model)
     refuse_pickles(model)
-    if folder.is_dir():
-        files = find_weights(folder)
-        if not files:
-            raise ValueError(f"{folder}: no model.safetensors in this folder")
-        for path in files:
-            tensor_shapes(path)  # whole, as far as their headers say
+    if folder.is_dir() and not find_weights(folder):
+        raise ValueError(f"{folder}: no model.safetensors in this folder")
     recipe = saved_file(model, RECIPE)
-    given = {option.removeprefix("--").partition("=")[0] for option, *_ in split_options(options)[1:]}
+    given = {word.removeprefix("--").partition("=")[0] for word in options if word.startswith("--")}
     if recipe is None and not folder.is_dir() and "task" not in given:
         raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
     fixed = {"shape": model, "output_dir": scratch, "eval_strategy": "no", "save_strategy": "no"}
@@ -165,17 +158,14 @@ def saved_file(model: str, name: str) -> Path | None:
 def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str, int]:
     """Numbers of the classes as the model has them, whatever the order of the `names` of the rows' classes.
 
-    A class goes by its name. Where the model does not know it: numbers that begin at 0 are numbers of classes; else,
-    where the model's classes have no names and are as many as the rows', by place, the first to the first.
-
-    Raises:
-        ValueError: the model does not know a class.
+    A class goes by its name; or by its number from 0; or if the model's classes have no names and are as many as the
+    rows', by place. Raises ValueError for a class that the model does not know.
     """
     known = {name: index for index, name in config.id2label.items()}
     foreign = [name for name in names if name not in known]
+    numbers = {str(index): index for index in range(len(known))}
     if not foreign:
         return known
-    numbers = {str(index): index for index in range(len(known))}
     if names[0] == "0" and set(names) <= set(numbers):  # some of them may have no row
         return known | numbers
     if len(names) == len(known) and set(known) == {f"LABEL_{index}" for index in range(len(known))}:

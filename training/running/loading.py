@@ -21,7 +21,7 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor  #
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.conversion import ConversionError, from_lean_config
+from modeling_leaner.conversion import from_lean_config
 from modeling_leaner.family import IMAGES, TEXT
 from modeling_leaner.files import naming, whole_folder
 from modeling_leaner.hub import refuse_pickles
@@ -50,14 +50,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """What is trained or evaluated.
-
-    Args:
-        task: with the configuration of the model.
-        train: the rows to train on, as the model reads them; None if a trained model is only evaluated.
-        training_data: their number and the hash of their text, for results.json.
-        held_out: the rows to evaluate on; None for a run without any.
-    """
+    """What is trained, or only evaluated: then `train` is None. `training_data` is for results.json."""
 
     arguments: RecipeArguments
     task: Task
@@ -67,7 +60,6 @@ class PreparedRun:
 
     @property
     def held_out_rows(self) -> Rows | None:
-        """The evaluation rows as the model reads them; None without any."""
         return self.held_out and self.held_out.rows
 
 
@@ -112,7 +104,7 @@ def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
     source = held_out_source(task.arguments)
     with naming(source, (UnicodeDecodeError,)):
         prepared = task.prepare(rows, source, training=False)
-        task.keep_held_out(rows, prepared)
+        task.keep_held_out(rows)
     return HeldOut(source, prepared.with_format("numpy"), content_sha256(rows, task.columns()))
 
 
@@ -128,7 +120,7 @@ def held_out_source(arguments: RecipeArguments) -> str:
 
 
 def split_name(arguments: RecipeArguments) -> str:
-    """The evaluation rows as results.json names them: their split, or what was taken out of the training split."""
+    """The evaluation rows as results.json names them."""
     key = holdout_key(arguments)
     return arguments.eval_split if key is None else f"{key} of {arguments.train_split}"
 
@@ -181,9 +173,7 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
 def shape_config(arguments: RecipeArguments) -> LeanConfig:
     """The configuration of the shape, at the recipe's `image_size`.
 
-    Raises:
-        ValueError: no such shape; or the family reads no images, a checkpoint has another size, or patches do not
-            fill it.
+    Raises ValueError for no such shape, or a size that a checkpoint or a text model does not have.
     """
     config = load_config(str(arguments.shape))
     size = arguments.image_size
@@ -230,9 +220,9 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
         if has_weights(str(arguments.shape)):
             raise ValueError(f"max_length: {length}, but {arguments.shape} has max_position_embeddings {positions}")
         values["max_position_embeddings"] = length
+    gone = ["model_type", "transformers_version", "auto_map", "architectures", "dtype"]
     if "num_labels" in fields and "id2label" not in fields:
-        values.pop("id2label", None)
-        values.pop("label2id", None)
+        gone += ["id2label", "label2id"]
     if arguments.initializer_range is not None:
         values["initializer_range"] = arguments.initializer_range
     if arguments.dropout is not None:
@@ -242,18 +232,13 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
             values["classifier_dropout"] = None
     if arguments.loss_chunk_size is not None and "loss_chunk_size" in values:
         values["loss_chunk_size"] = arguments.loss_chunk_size
-    for key in ("model_type", "transformers_version", "auto_map", "architectures", "dtype"):
-        values.pop(key, None)
-    return type(config)(**values)
+    return type(config)(**{key: value for key, value in values.items() if key not in gone})
 
 
 def own_class_numbers(task: Task, config: LeanConfig) -> dict[str, object]:
-    """The fields with a checkpoint's own numbers of the classes, if its head has the same; else none.
-
-    Classes without names go by their number already.
-    """
+    """The fields with a checkpoint's own numbers of the classes, if its head has the same; else none."""
     own = {name: index for index, name in sorted(config.id2label.items())}
-    if task.classes is None or set(own) != set(task.classes) or list(task.classes) == list(map(str, range(len(own)))):
+    if task.classes is None or own.keys() != task.classes.keys():
         return {}
     task.classes = own
     return {"id2label": {index: name for name, index in own.items()}, "label2id": own}
@@ -273,8 +258,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
         return load_image_processor(source, config)
     if has_file(source, "tokenizer.json"):
         tokenizer = read_tokenizer(source)
-        if arguments.max_length:
-            tokenizer.model_max_length = arguments.max_length
+        tokenizer.model_max_length = arguments.max_length or tokenizer.model_max_length
         return tokenizer
     name = arguments.tokenizer or arguments.teacher  # a student reads what its teacher reads
     kinds = ", ".join(TOKENIZER_KINDS)
@@ -285,11 +269,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
         )
     if name is None:
         raise ValueError(f"tokenizer: missing; one of {kinds} to train one, or a folder or Hub id")
-    if name not in TOKENIZER_KINDS:
-        return read_tokenizer(name)
-    if train is None:
-        raise ValueError(f"tokenizer: {name} would have to be trained; {source} has no tokenizer of its own")
-    return trained_tokenizer(arguments, config, train)
+    return trained_tokenizer(arguments, config, train) if name in TOKENIZER_KINDS else read_tokenizer(name)
 
 
 def load_image_processor(source: str, config: LeanConfig) -> object:
@@ -304,7 +284,8 @@ def load_image_processor(source: str, config: LeanConfig) -> object:
 def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id; ValueError if there is none, or it cannot be read."""
     try:
-        tokenizer = without_local_traces(AutoTokenizer.from_pretrained(source, trust_remote_code=False))
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer.init_kwargs.pop("local_files_only", None)  # of this machine alone
         for texts in (["a"], ["a", "a"]):
             tokenizer(*texts)  # some damage shows at the first text, or the first pair
         return tokenizer
@@ -337,13 +318,7 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
         except OSError:
             if not (folder / "tokenizer.json").is_file():  # else another process was quicker
                 raise
-    return without_local_traces(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
-
-
-def without_local_traces(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """The tokenizer, which would else save with every model whether this machine had been offline."""
-    tokenizer.init_kwargs.pop("local_files_only", None)
-    return tokenizer
+    return read_tokenizer(str(folder))
 
 
 # Models
@@ -365,14 +340,11 @@ def build_model(
     auto_class = getattr(transformers, f"AutoModel{task.head}")
     source = str(arguments.shape)
     named = arguments.attn_implementation
-    attention = {} if named is None else {"attn_implementation": named}
+    attention = {"attn_implementation": named} if named else {}
     if arguments.implementation == "transformers":
         if has_weights(source):
             raise ValueError(f"implementation: {source} has weights of this family; leaner convert turns them")
-        try:
-            model = auto_class.from_config(from_lean_config(config), **attention)
-        except ConversionError as error:
-            raise ValueError(f"implementation: {error}") from error
+        model = auto_class.from_config(from_lean_config(config), **attention)
         if isinstance(model, GPT2LMHeadModel):
             # Trainer then divides its loss by the T - 1 labels of a row that are predicted, as it does LeanGPT's.
             model.loss_type = "ForCausalLM"

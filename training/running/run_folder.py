@@ -89,11 +89,7 @@ def identity(rows: Rows | None) -> dict[str, object] | None:
 
 
 def compare_start(run: PreparedRun) -> dict[str, object]:
-    """What a run starts with: rows, classes and batch, as `started.json` has them.
-
-    Raises:
-        ValueError: the run in the folder started with others.
-    """
+    """What a run starts with, as `started.json` has it; ValueError if the run in the folder began with others."""
     arguments = run.arguments
     now = {
         "rows a step": arguments.per_device_train_batch_size
@@ -107,9 +103,7 @@ def compare_start(run: PreparedRun) -> dict[str, object]:
     before = read_object(started) if started.is_file() else now
     for key, value in now.items():
         if before.get(key) != value:
-            is_number = key == "rows a step"
-            difference = f"{before.get(key)} there and {value} here" if is_number else "others than at its start"
-            raise ValueError(f"{started}: {key}: {difference}; a run goes on with its own")
+            raise ValueError(f"{started}: {key}: others than at its start; a run goes on with its own")
     return now
 
 

@@ -56,11 +56,7 @@ def row_count(batch: Batch) -> int:
 
 
 class LeanTrainer(Trainer):
-    """See the module's docstring.
-
-    Args:
-        task: what is learned; it collates, transforms and scores.
-    """
+    """See the module's docstring. `task` is what is learned; it collates, transforms and scores."""
 
     args: RecipeArguments
 
@@ -75,7 +71,7 @@ class LeanTrainer(Trainer):
         self.eval_batches_seen = 0  # of the evaluation under way
         self.rows_evaluated = 0  # by the latest evaluation
         if task.has_own_loss:
-            args.label_names = list(task.label_names)  # Trainer would look for them in the model's own arguments
+            args.label_names = ["labels"]  # Trainer would look for them in the model's own arguments
         super().__init__(
             model,
             args,
@@ -121,8 +117,8 @@ class LeanTrainer(Trainer):
         """Batches of one step, masked and cropped; the time they take is the input pipeline's."""
         start = time.perf_counter()
         samples, items = super().get_batch_samples(self._transformed(epoch_iterator), num_batches, device)
-        rows = sum(map(row_count, samples)) * self.args.world_size
-        self.clock.batches_are_ready(time.perf_counter() - start, rows)
+        self.clock.rows = sum(map(row_count, samples)) * self.args.world_size
+        self.clock.data_seconds = time.perf_counter() - start
         return samples, items
 
     def _transformed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -140,10 +136,7 @@ class LeanTrainer(Trainer):
         generators = evaluation_generators(range(place, place + row_count(inputs)))
         self.eval_batches_seen += 1
         batch = self.task.transform(self._prepare_inputs(inputs), generators, training=False)
-        start = time.perf_counter()
-        outputs = super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
-        self.clock.model_seconds += time.perf_counter() - start
-        return outputs
+        return super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
 
     def evaluation_loop(self, *args, **kwargs):
         """As Trainer's, on the averaged weights where there are any; training's random numbers are left alone."""
@@ -152,7 +145,7 @@ class LeanTrainer(Trainer):
         with self.average.in_place_of_weights(self.model), torch.random.fork_rng(devices=devices):
             output = super().evaluation_loop(*args, **kwargs)
         output.metrics.pop("eval_model_preparation_time", None)
-        self.rows_evaluated = self.task.rows_scored(output.num_samples)
+        self.rows_evaluated = output.num_samples
         return output
 
     # Loss

@@ -4,10 +4,8 @@ from .base import Task
 from .classification import ImageClassification, SequenceClassification
 from .distillation import Embedding
 from .language import CausalLM, MaskedLM
-from .question_answering import QuestionAnswering
 
 
 TASKS: dict[str, type[Task]] = {  # by name, in the order of the index of published models
-    task.name: task
-    for task in (ImageClassification, CausalLM, MaskedLM, SequenceClassification, QuestionAnswering, Embedding)
+    task.name: task for task in (ImageClassification, CausalLM, MaskedLM, SequenceClassification, Embedding)
 }

@@ -28,7 +28,6 @@ Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 PREPARED = {"labels", "input_ids", "length", "pixels", "token_type_ids"}  # columns of prepared rows
 OF_FILE = " of the file"
-TARGETS = ("labels", "start_positions", "end_positions")
 ROWS_AT_ONCE = 64  # that a model reads together where it does not learn from them
 EVALUATION_STREAM = 0
 TRAINING_STREAM = 1
@@ -128,7 +127,6 @@ class Task:
     is_scored_by_token = False  # and not by row, so that the choice of rows gives no standard error
     has_full_rows = False  # all of one length
     regression = False
-    label_names: tuple[str, ...] = ("labels",)  # what of a batch is not the model's to read
     has_own_loss = False
     classes: dict[str, int] | None = None  # of a classification, name to number
     lower_is_better = ("loss", "perplexity", "bits_per_byte")
@@ -158,12 +156,8 @@ class Task:
     def higher_is_better(self) -> bool:
         return self.metric not in self.lower_is_better
 
-    def rows_scored(self, inputs: int) -> int:
-        """How many evaluation rows a score is of, where the model has read so many inputs: of some, several a row."""
-        return inputs
-
-    def keep_held_out(self, rows: Rows, prepared: Rows) -> None:
-        """Keeps what `score` needs of the evaluation rows, as they were and as `prepare` made them."""
+    def keep_held_out(self, rows: Rows) -> None:
+        """Keeps what `score` needs of the evaluation rows, as they were."""
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """What the model reads, on the device; `generators` has one per row."""
@@ -261,4 +255,4 @@ def first_inputs(task: Task, rows: Rows, count: int) -> Batch:
     """The first prepared rows as the model reads them in an evaluation, on the host, without its targets."""
     places = range(min(count, len(rows)))
     (batch,) = evaluation_batches(task, rows, places, len(places))
-    return {name: tensor for name, tensor in batch.items() if name not in TARGETS}
+    return {name: tensor for name, tensor in batch.items() if name != "labels"}

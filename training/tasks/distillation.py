@@ -473,7 +473,7 @@ def teacher_columns(
         collated = task.collate([rows[place] for place in places])
         generators = evaluation_generators([indices[place] for place in places])
         inputs = task.transform(collated, generators, training=False)
-        read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in task.label_names}
+        read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name != "labels"}
         outputs = tree_map_only(torch.Tensor, torch.Tensor.cpu, teacher(**read, output_hidden_states=has_states))
         for target in targets:
             kept = target.of_rows(outputs, inputs, [lengths[place] for place in places])

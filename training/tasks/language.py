@@ -54,7 +54,7 @@ class LanguageModelling(TextTask):
         end = self.processing.eos_token_id
         return self.processing.sep_token_id if end is None else end
 
-    def keep_held_out(self, rows: Rows, prepared: Rows) -> None:
+    def keep_held_out(self, rows: Rows) -> None:
         """Keeps the UTF-8 bytes of all documents, by which the nats of all their tokens are divided."""
         # str: nothing has read the rows of a stream yet
         self.text_bytes = sum(len(str(row[self.text_column]).encode()) for row in rows)
