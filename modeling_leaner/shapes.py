@@ -1,7 +1,5 @@
 """Named shapes, config files, folders and Hub ids, read as configurations. No model is built."""
 
-from pathlib import Path
-
 from transformers import AutoConfig
 
 from .configuration_lean_bert import LeanBERTConfig
@@ -53,11 +51,7 @@ def load_config(source: str) -> LeanConfig:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
-        unread = "no configuration that can be read"
-        what = unread if Path(source).exists() else "no named shape, config file, folder or Hub id"
-        raise ValueError(f"shape {source}: {what}: {reason:.300}") from error
+        raise ValueError(f"shape {source}: no configuration that can be read: {reason:.300}") from error
     if not getattr(config, "model_type", "").startswith("lean_"):
-        if Path(source).is_dir() and not any(Path(source).glob("*.safetensors")):
-            raise ValueError(f"shape {source}: a {config.model_type} model; no model.safetensors in this folder")
         raise ValueError(f"shape {source}: a {config.model_type} model; turn it into a Lean one by leaner convert")
     return config
