@@ -264,27 +264,6 @@ def test_blocks_cover_what_is_seen_once(scores, is_causal, small_blocks, monkeyp
     assert not is_causal or covered[..., 0, 3:].max() == 0
 
 
-@pytest.mark.parametrize("padded", [False, True])
-def test_blocks_keep_a_byte_a_score(padded):
-    """And one mask of truth values for all layers where there is padding."""
-    lean, _ = pair("gpt", "base", attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.0)
-    kept = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = (tensor, storage.nbytes())
-        return tensor
-
-    mask = torch.ones(2, 16, dtype=torch.long)
-    if padded:
-        mask[0, 12:] = 0
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        lean.train()(input_ids=torch.ones(2, 16, dtype=torch.long), attention_mask=mask)
-    squares = [nbytes for tensor, nbytes in kept.values() if tensor.shape[-2:] == (16, 16)]
-    heads = sum(lean.config.heads_per_layer)
-    assert sum(squares) == 2 * heads * 16**2 + (2 * 16**2 if padded else 0)
-
-
 def heads(groups=1, is_causal=False):
     """What a kernel reads of an attention layer in training."""
     module = nn.Module()

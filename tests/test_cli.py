@@ -415,16 +415,6 @@ class TestHub:
         monkeypatch.setattr(names, "try_to_load_from_cache", lambda name, file: "/cache/config.json")
         names.require_source("gpt2-base")
 
-    def test_the_hub_is_not_asked_for_a_path(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("asked for a path"))
-        monkeypatch.chdir(tmp_path)
-        Path("training").mkdir()
-        for source in ("./missing", "~/missing", "a/b/missing", str(tmp_path / "missing"), "some model"):
-            with pytest.raises(ValueError, match=source):
-                names.require_source(source)
-        (tmp_path / "model" / "one").mkdir(parents=True)
-        names.require_source(str(tmp_path / "model" / "one"))
-
 
 def fails_with(kind):
     """A question to the Hub that fails with an error of this kind, made without a response."""

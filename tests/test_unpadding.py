@@ -110,7 +110,7 @@ class TestPacking:
 
 
 class TestModel:
-    @pytest.mark.parametrize("attention", ["lean", "sdpa", "eager"])
+    @pytest.mark.parametrize("attention", ["lean", "eager"])
     @pytest.mark.parametrize("side", ["right", "left"])
     def test_the_same_states_in_fewer_rows(self, attention, side):
         inputs = batch(side)
