@@ -71,18 +71,6 @@ def test_which_tasks_have_guesses(monkeypatch):
     assert without == {"embedding"}
 
 
-def test_special_tokens_are_counted_where_they_are_predicted():
-    """Of text that ends in one, their share is known to the frequencies alone where the task asks for it."""
-    rows = [[5, 6, 7, 0]] * 40
-    task = SimpleNamespace(processing=SimpleNamespace(all_special_ids=[0]), config=SimpleNamespace(vocab_size=20))
-    task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
-    nats = {}
-    for task.predicts_special_tokens in (TASKS["causal-lm"].predicts_special_tokens, False):
-        first, *_ = baselines.language_guesses(task, packed(rows), packed(rows))
-        nats[task.predicts_special_tokens] = first.value
-    assert nats[True] < nats[False]
-
-
 def test_guesses_on_images_read_their_pixels():
     """Images whose upper half tells the class are solved by the logistic regression, and not by the majority."""
     rng = np.random.default_rng(0)

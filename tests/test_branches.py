@@ -201,13 +201,6 @@ def bench(workshop, tmp_path, monkeypatch):
     return run
 
 
-def test_checkpoints_that_are_asked_for_stay(workshop):
-    """Beside the newest ones that save_total_limit allows; saved although save_steps leaves them out."""
-    grid = workshop(branches=None, overrides={**OVERRIDES, "lr_scheduler_type": "cosine", "checkpoint_steps": [2, 7]})
-    folder = trained(grid, Run("report", "gpt.json", 1, 3e-3))
-    assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-2", "checkpoint-7", "checkpoint-16"]
-
-
 def calls():
     lines = Path("calls").read_text().splitlines() if Path("calls").exists() else []
     return [json.loads(line)["name"] for line in lines]

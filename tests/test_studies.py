@@ -55,8 +55,16 @@ class TestHeadsOptimization:
         assert heads_optimization.outputs(x, w, u)[1, 3].item() == pytest.approx(expected.item() / 6**0.5, rel=1e-12)
 
     def test_from_zero_heads_are_one_head(self):
-        spread, distance = heads_optimization.identity_at_zero(mixture_data(MIXTURE, (1, 2)), 4, 20)
-        assert spread < 1e-12 and distance < 1e-12
+        """H heads under η are u = √H·U with the step η for u and η/H for W."""
+        data, gd = mixture_data(MIXTURE, (1, 2)), heads_optimization.OPTIMISERS[heads_optimization.CONSTANT]
+        w, u, _ = heads_optimization.train(data, 4, gd, [20])
+        assert (w - w[:, :1]).abs().max() < 1e-12 and (u - u[:, :1]).abs().max() < 1e-12
+
+        def one_head(w, u, _):
+            return torch.optim.SGD([{"params": [u], "lr": 1.0}, {"params": [w], "lr": 1 / 4}])
+
+        expected = heads_optimization.outputs(data.x, *heads_optimization.train(data, 1, one_head, [20])[:2])
+        torch.testing.assert_close(heads_optimization.outputs(data.x, w, u), expected, rtol=1e-12, atol=1e-12)
 
     def test_trials_do_not_depend_on_others(self):
         assert torch.equal(mixture_data(MIXTURE, (2,)).x[0], mixture_data(MIXTURE, (1, 2)).x[1])

@@ -391,7 +391,9 @@ def test_interrupting_reaches_the_runs_and_keeps_the_rows(bench, number):
 
 
 def test_jobs(bench, monkeypatch):
-    """Two at a time, on two devices, as CUDA_VISIBLE_DEVICES names them."""
+    """Two at a time, on two devices, as CUDA_VISIBLE_DEVICES names them; they share out the cores."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     order = [f"report-{shape}-seed{seed}-lr0.001" for seed in (1, 2) for shape in ("vit-tiny", "vit-lean-tiny")]
@@ -400,19 +402,9 @@ def test_jobs(bench, monkeypatch):
     calls = sorted(bench.calls(), key=lambda call: call["start"])
     assert names(calls)[2:] == order[2:]
     by_name = {call["name"]: call["device"] for call in calls}
+    assert {call["threads"] for call in calls} == {"2"}
     assert [by_name[name] for name in order] == ["5", "7", "5", "5"]  # the long run keeps its device
     assert [(row["status"], row["jobs"]) for row in bench.rows()] == [("finished", "2")] * 4
-
-
-@pytest.mark.parametrize("jobs, wanted, threads", [(1, None, None), (2, None, "2"), (2, "3", "3")])
-def test_runs_share_out_the_cores(bench, monkeypatch, jobs, wanted, threads):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
-    if wanted is None:
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    else:
-        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
-    bench.run("--jobs", str(jobs), learning_rates=[1e-3], tuning=None)
-    assert {call["threads"] for call in bench.calls()} == {threads}
 
 
 # What is refused

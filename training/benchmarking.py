@@ -149,10 +149,9 @@ def config_of(model: str) -> PreTrainedConfig:
     try:
         return load_config(model)
     except ValueError:
-        if not Path(model).is_dir() and "/" not in model:
-            raise
-        with suppress(OSError):
-            return AutoConfig.from_pretrained(model, trust_remote_code=False)
+        if Path(model).is_dir() or "/" in model:
+            with suppress(OSError):
+                return AutoConfig.from_pretrained(model, trust_remote_code=False)
         raise
 
 

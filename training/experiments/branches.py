@@ -174,11 +174,7 @@ def time_steps(file: Path, rounds: int) -> None:
         raise GridError(f"{file}: branches: missing; only they are compared at equal seconds")
     steps = [training_step(grid, shape).seconds for shape in grid.shapes]
     timed = {
-        shape: {
-            "seconds": each.median,
-            "quartiles": [each.low, each.high],
-            "tokens": step_of(grid, shape).tokens,
-        }
+        shape: {"seconds": each.median, "quartiles": [each.low, each.high], "tokens": step_of(grid, shape).tokens}
         for shape, each in zip(grid.shapes, quartiles(take_turns(steps, rounds)))
     }
     grid.path("").mkdir(parents=True, exist_ok=True)

@@ -53,23 +53,18 @@ class Settings:
     planted: Planted = field(default_factory=Planted)
     heads: tuple[int, ...] = (1, 2, 4, 8)
     steps: int = 300
-    identity_steps: int = 60
 
 
-QUICK = Settings(
-    seeds=(1, 2, 3),
-    planted=Planted(examples=200),
-    heads=(1, 4),
-    steps=90,
-    identity_steps=20,
-)
+QUICK = Settings(seeds=(1, 2, 3), planted=Planted(examples=200), heads=(1, 4), steps=90)
 
 
 def run(study: Study, settings: Settings) -> None:
     with double_precision():
-        mixture = mixture_data(settings.mixture, settings.seeds)
-        heads_from_zero(study, mixture, settings)
-        speed(study, {MIXTURE: mixture, PLANTED: planted_data(settings.planted, settings.seeds)}, settings)
+        data = {
+            MIXTURE: mixture_data(settings.mixture, settings.seeds),
+            PLANTED: planted_data(settings.planted, settings.seeds),
+        }
+        speed(study, data, settings)
 
 
 # The single-layer model and its training. Trials stand side by side. Sizes: R trials, H heads, n examples, T tokens, d
@@ -196,36 +191,3 @@ def speed(study: Study, data: dict[str, Examples], settings: Settings) -> None:
         )
         lines = [line(f"H = {heads}", [*curve], [*curve.values()]) for heads, curve in curves.items()]
         study.plot(f"{name}, {optimiser}, from zero", "steps", "training loss", lines, log="xy")
-
-
-EXACT = 1e-12  # largest relative error of what is proved
-
-
-def identity_at_zero(data: Examples, heads: int, steps: int) -> tuple[float, float]:
-    """Trains H heads by η, and one head u = √H·U by η for u and η/H for W, both from zero.
-
-    Returns:
-        the spread of the heads' weights, over their largest entry, and the distance of Φ of the two on the training
-        examples, over its largest.
-    """
-
-    def one_head(w: Tensor, u: Tensor, _: int) -> Optimizer:
-        return SGD([{"params": [u], "lr": STEP}, {"params": [w], "lr": STEP / heads}])
-
-    many = train(data, heads, OPTIMISERS[CONSTANT], [steps])[:2]
-    spread = max(((part - part[:, :1]).abs().max() / part.abs().max()).item() for part in many)
-    expected = outputs(data.x, *train(data, 1, one_head, [steps])[:2])
-    return spread, ((outputs(data.x, *many) - expected).abs().max() / expected.abs().max()).item()
-
-
-def heads_from_zero(study: Study, data: Examples, settings: Settings) -> None:
-    found = [identity_at_zero(data, heads, settings.identity_steps) for heads in settings.heads if heads > 1]
-    spread, distance = (max(values) for values in zip(*found))
-    study.add(
-        "derived here",
-        "From zero weights H heads under gradient descent by η are one head u = √H·U by η for u and η/H for W, so the "
-        "effect of H in figure 2 is one of step sizes, not of different heads.",
-        f"spread of the heads and distance from the one head at most {EXACT:g}, relative",
-        max(spread, distance) <= EXACT,
-        {"spread": spread, "distance": distance, "steps": settings.identity_steps},
-    )
