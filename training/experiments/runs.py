@@ -17,7 +17,7 @@ from ..running.loading import task_of
 from ..settings import RecipeArguments, parse, words_of
 from ..tasks import TASKS
 from .branches import GRID_DEFAULTS, begin, branch_settings, branches_of, checkpoint_of, step_of, trunk_settings
-from .grid import PHASES, Grid, GridError, Run, reported
+from .grid import Grid, GridError, Run, reported
 from .results import GridResults
 
 
@@ -97,11 +97,6 @@ def planned(grid: Grid, best: dict[str, float | None]) -> list[Run]:
         if seed in grid.seeds_for(shape)
         for branch in grid.branches or [None]
     ]
-
-
-def sort_key(run: Run) -> tuple:
-    """The order of the rows of results.csv; a run without a branch comes before those with one."""
-    return PHASES.index(run.phase), run.shape, run.seed, run.learning_rate, run.branch or 0
 
 
 def missing_runs(results: GridResults) -> list[Run]:

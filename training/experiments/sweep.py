@@ -33,7 +33,7 @@ from ..settings import data_options, parse
 from ..tasks.distillation import Embedding
 from .baselines import GUESSES, guesses_on
 from .cuts import make_cuts
-from .grid import Grid, GridError, Run, check_same_data, check_unchanged, load_grid, reported, write_grid
+from .grid import PHASES, Grid, GridError, Run, check_same_data, check_unchanged, load_grid, reported, write_grid
 from .results import GridResults, load_results, write_rows
 from .runs import (
     begin_branch,
@@ -45,7 +45,6 @@ from .runs import (
     result_row,
     run_arguments,
     shape_option,
-    sort_key,
 )
 from .statistics import show, summarise
 
@@ -243,7 +242,8 @@ class Sweep:
         """Puts a row into results.csv, and prints the outcome of the run."""
         self.rows[run] = replace(row, jobs=self.jobs)
         file = io.StringIO()
-        write_rows([self.rows[key] for key in sorted(self.rows, key=sort_key)], file)
+        ordered = sorted(self.rows, key=lambda run: (PHASES.index(run.phase), *run[1:4], run.branch or 0))
+        write_rows(map(self.rows.get, ordered), file)
         write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
         tokens = "" if run.branch is None else f" {run.branch:,} tokens"
         cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}{tokens}"
