@@ -4,7 +4,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from unicodedata import category
 
 import pandas as pd
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -46,12 +45,6 @@ def fill_card(template: str, **values: object) -> str:
     return str(ModelCard(templates_in(TEMPLATES).get_template(template).render(values)))
 
 
-def printed(text: str) -> str:
-    """A model's text within a quotation: its lines stay in it, control characters become �."""
-    shown = "".join("�" if category(letter) == "Cc" and letter != "\n" else letter for letter in text)
-    return shown.replace("\n", "\n> ")
-
-
 def model_card(folder: Path, results: PublishedResults) -> str:
     """The text of the card of a grid's model."""
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -84,7 +77,6 @@ def model_card(folder: Path, results: PublishedResults) -> str:
         best=best,
         ahead=gain(scores[0][1] - best.value, evidence.higher_is_better) if best else None,
         least=3 * (scores[0][2] or 0),
-        printed=printed,
         data=evidence.data or f"The training data are {results.dataset}.",
         project=project_link(),
         slim_options=shlex.join(results.cut_parent.slim_options) if results.cut_parent else "",
@@ -97,6 +89,8 @@ def encoder_card(folder: Path) -> str:
     """The text of a sentence encoder's card."""
     results = read_json(folder / RESULTS)
     parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
+    tests = STS_TESTS & own["scores"].keys()
+    shares = [{"name": name, "kept": own["scores"][name] / parent["scores"][name]} for name in sorted(tests)]
     return fill_card(
         "encoder_card.md",
         metadata=encoder_metadata(results),
@@ -106,8 +100,9 @@ def encoder_card(folder: Path) -> str:
         parent_int8=parent_int8,
         own_int8=own_int8,
         titles=embedding_benchmark.TITLES,
-        sts_tests=STS_TESTS & own["scores"].keys(),
+        sts_tests=tests,
         kept=lambda model: kept(model, parent),
+        worst=min(shares, key=lambda share: share["kept"]),
         rivals=rivals(len(results["heads_per_layer"])),
         is_plain=is_plain(folder),
         trained_length=re.search(r"--max_length[ =](\d+)", " ".join(results["commands"]))[1],

@@ -1,4 +1,4 @@
-"""The figures of the results page: quality over training tokens, differences with intervals, encoders beside rivals.
+"""The figures of the results page: quality over training tokens, and encoders beside rivals.
 
 All are SVG in a grey that is readable on a light and on a dark page; equal content gives equal bytes.
 """
@@ -95,49 +95,6 @@ def draw_line(axis: Axes, points: list[tuple[int, float, float, float]], label: 
     millions = [count / 1e6 for count in tokens]
     (line,) = axis.plot(millions, centre, ".-", label=label, linewidth=1.2)
     axis.fill_between(millions, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-
-
-def forest_figure(differences: pd.DataFrame) -> bytes:
-    """Differences from the baseline of their grid with 95 % intervals; accuracy and loss each on a scale of its own.
-
-    Args:
-        differences: columns metric, grid, shape, difference, low, high; plus = better.
-    """
-    panels = [*differences.groupby("metric", sort=True)]
-    rows = [len(panel) + panel["grid"].nunique() for _, panel in panels]
-    with matplotlib.rc_context(STYLE):
-        figure = Figure((WIDTH, 0.19 * sum(rows) + 0.8 * len(panels)), layout="constrained")
-        axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=rows)[:, 0]
-        for axis, (metric, panel) in zip(axes, panels):
-            draw_forest(axis, panel)
-            axis.set_xlabel(f"difference in {metric} from the grid's baseline, + is better")
-    return svg(figure, "forest")
-
-
-def draw_forest(axis: Axes, panel: pd.DataFrame) -> None:
-    """A line for each difference, below the name of its grid; an arrow if its interval leaves the picture."""
-    furthest = 1.1 * pd.concat([panel["low"], panel["high"]]).abs().quantile(0.9)
-    places, names = [], []
-    for grid, group in panel.groupby("grid", sort=False):
-        places.append(len(places))
-        names.append(grid)
-        for row in group.itertuples():
-            place = len(places)
-            axis.plot([max(row.low, -furthest), min(row.high, furthest)], [place, place], color=BLUE, linewidth=2)
-            axis.plot(row.difference, place, "o", color=BLUE, markersize=4)
-            for outside, end, mark in ((row.low < -furthest, -furthest, "<"), (row.high > furthest, furthest, ">")):
-                if outside:
-                    axis.plot(end, place, mark, color=BLUE, markersize=4)
-            places.append(place)
-            names.append(row.shape)
-    axis.axvline(0, color=GREY, linewidth=1)
-    axis.set_yticks(places, names, fontsize=7.5)
-    for text in axis.get_yticklabels():
-        if text.get_text() in {*panel["grid"]}:
-            text.set_fontweight("bold")
-    axis.set_ylim(len(places) - 0.4, -0.6)
-    axis.set_xlim(-1.05 * furthest, 1.05 * furthest)
-    axis.grid(axis="x")
 
 
 def encoders_figure(rivals: pd.DataFrame, own: Mapping[str, tuple[float, float]]) -> bytes:

@@ -15,13 +15,12 @@ import pandas as pd
 from modeling_leaner.files import read_json, replace_files
 from modeling_leaner.shapes import load_config
 
-from ..experiments.grid import PEERS
 from ..experiments.results import load_folder
-from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, summarise
+from ..experiments.statistics import summarise
 from ..records import RESULTS, PublishedResults
 from ..tasks import TASKS
 from .cards import RIVALS, TEMPLATES, kept
-from .figures import curves_figure, encoders_figure, forest_figure
+from .figures import curves_figure, encoders_figure
 from .folders import README, is_encoder, published_folders, results_in
 
 
@@ -156,54 +155,6 @@ def contrasts_table(grid: Summary) -> str:
     return markdown(("first against second", "at equal", *budget_names(grid), "corrected p at the end"), lines)
 
 
-def compares_shapes(grid: Summary) -> bool:
-    """Whether a grid compares shapes of new models: no pruned ones, no reference of transformers."""
-    return not grid["cuts"] and not grid["name"].endswith(PEERS)
-
-
-def tests(grids: Iterable[Summary]) -> pd.DataFrame:
-    """Non-inferiority of every shape with a margin and enough seeds, corrected by Holm over all grids.
-
-    Shapes whose baseline has not learned count in the correction, so that knowing it makes no test easier.
-    """
-    found = [
-        (grid["name"], label(grid, cell["shape"]), grid["learned"], cell["p_non_inferiority"])
-        for grid in filter(compares_shapes, grids)
-        for cell in grid["shapes"]
-        if cell["p_non_inferiority"] is not None and cell["pairs"] == len(grid["seeds"]) >= MIN_PAIRS
-    ]
-    frame = pd.DataFrame(found, columns=["grid", "shape", "learned", "p"])
-    frame["corrected"] = holm(frame["p"])
-    frame["opposite"] = holm(1 - frame["p"])
-    return frame.sort_values("p")
-
-
-def tests_table(grids: Iterable[Summary]) -> str:
-    """The tests whose baseline has learned, the lowest p first, and the forest of all differences."""
-    lines = []
-    for test in tests(grids).query("learned == True").itertuples():
-        decided = "undecided"
-        if test.corrected < MAX_P:
-            decided = "no loss of quality within the margin"
-        elif test.opposite < MAX_P:
-            decided = f"worse by more than the margin (corrected p {test.opposite:.2g})"
-        lines.append((f"[{test.grid}](#{test.grid})", test.shape, f"{test.p:.3g}", f"{test.corrected:.3g}", decided))
-    return markdown(("grid", "shape", "p", "corrected p", "verdict"), lines)
-
-
-def differences(grids: Iterable[Summary]) -> pd.DataFrame:
-    """The differences that have an interval from three seeds or more, plus = better, for the forest."""
-    found = [
-        (grid["metric"], grid["name"], label(grid, cell["shape"]), gain(grid, cell["difference"]))
-        + tuple(sorted(gain(grid, limit) for limit in cell["interval"]))
-        for grid in filter(compares_shapes, grids)
-        if grid["metric"] in ("accuracy", "loss")
-        for cell in grid["shapes"]
-        if cell["interval"] is not None and cell["pairs"] >= 3
-    ]
-    return pd.DataFrame(found, columns=["metric", "grid", "shape", "difference", "low", "high"])
-
-
 def encoder_lines(results: dict) -> list[tuple[str, ...]]:
     """A published sentence encoder and its 8-bit file, in percent of the original; speeds over its float32."""
     parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
@@ -271,7 +222,7 @@ def render(cards: Path, grids: dict[str, Summary]) -> str:
     text = (page if page.is_file() else TEMPLATES / "index.md").read_text(encoding="utf-8")
     there = {name for _, name, _, _ in TABLE.findall(text)}
     text += "".join(SECTION.format(name=name) for name in grids if name not in there)
-    tables = model_tables(cards, grids) | {"tests over all grids": tests_table([*grids.values()])}
+    tables = model_tables(cards, grids)
     tables |= {name: grid_table(grid) for name, grid in grids.items()}
 
     def renewed(match: re.Match[str]) -> str:
@@ -282,15 +233,12 @@ def render(cards: Path, grids: dict[str, Summary]) -> str:
 
 
 def figures(cards: Path, grids: dict[str, Summary]) -> dict[Path, bytes]:
-    """The curves of every grid with several budgets, the forest of all differences, and the encoders beside rivals."""
+    """The curves of every grid with several budgets, and the encoders beside rivals."""
     drawn = {}
     for grid in grids.values():
         if grid["figure"]:
             labels = {cell["shape"]: label(grid, cell["shape"]) for cell in grid["shapes"]}
             drawn[cards / grid["figure"]] = curves_figure(grid, labels, grid["best_guess"])
-    compared = differences(grids.values())
-    if len(compared):
-        drawn[cards / "forest.svg"] = forest_figure(compared)
     own = {}
     for folder in filter(is_encoder, published_folders(cards)):
         for model in read_json(folder / RESULTS)["benchmark"]["models"][1::2]:
@@ -310,5 +258,5 @@ def write_index(cards: Path) -> Path:
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     grids = read_grids(cards)
     files = {**figures(cards, grids), cards / README: render(cards, grids).encode()}
-    replace_files(files, [*cards.glob("curves-*.svg"), cards / "forest.svg", cards / "encoders.svg"])
+    replace_files(files, [*cards.glob("curves-*.svg"), cards / "encoders.svg"])
     return cards / README

@@ -8,12 +8,10 @@ run again. Without a grid, all published folders are renewed.
 
 import functools
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
-from transformers import pipeline, set_seed
 
 from modeling_leaner.files import read_json, read_object, sha256, whole_folder, write_bytes
 from modeling_leaner.hub import RECORD, cut_of_layers
@@ -25,10 +23,8 @@ from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, reporte
 from ..experiments.results import GridResults, finished_row, load_folder, load_results
 from ..experiments.statistics import reported_rows, score
 from ..records import PUBLISHED, RESULTS, Evidence, PublishedResults, RunResults, checked
-from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
 from ..settings import copy_options
-from ..tasks.language import CausalLM
 from .cards import finish
 from .folders import CARDS, is_encoder, published_folders, results_in
 from .index import write_index
@@ -133,23 +129,6 @@ def cut_parent(grid: Grid, shape: str, data_sha256: str) -> dict[str, object]:
     }
 
 
-def continuation(folder: Path, options: list[str]) -> dict[str, object] | None:
-    """How a causal language model continues the beginning of a held-out text; None of any other."""
-    with tempfile.TemporaryDirectory() as scratch:
-        evaluation = prepare_evaluation(str(folder), [*options, "--max_eval_rows", str(SUBSET)], scratch)
-    if not isinstance(evaluation.task, CausalLM):
-        return None
-    words, temperature = 16, 0.7
-    text = evaluation.task.processing.decode(evaluation.held_out.rows[0]["input_ids"], skip_special_tokens=True)
-    prompt = " ".join(text.split()[:words])
-    generate = pipeline("text-generation", model=str(folder))
-    set_seed(0)
-    options = {"max_new_tokens": 96, "do_sample": True, "temperature": temperature, "return_full_text": False}
-    said = generate(prompt, **options)[0]["generated_text"]
-    texts = [{"prompt": prompt, "continuation": said}]
-    return {"prompt_words": words, "temperature": temperature, "seed": 0, "texts": texts}
-
-
 def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list[str]) -> PublishedResults:
     """The published results.json of a run: its own, what the rows say, and what a verification compares."""
     grid, file = loaded.grid, folder / RESULTS
@@ -168,7 +147,6 @@ def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list
         "weights_sha256": sha256(folder / WEIGHTS),
         "subset": {"max_eval_rows": SUBSET, "rows": rows, "data_sha256": data, "metrics": metrics},
         "evidence": evidence_of(loaded, shape).document(),
-        "continuations": None if parent else continuation(folder, options),
         "cut_parent": parent,
     }
     return checked(PublishedResults, published, file)

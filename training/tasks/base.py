@@ -122,7 +122,6 @@ class Task:
     head: str  # of the model's class, as ForMaskedLM; empty if the model has none
     modality: Modality
     does: str  # what a model does, for a card's first sentence
-    not_for: str  # what it is not good for
     held_out_unit = "rows"  # what a row is called where the held-out ones are counted
     is_scored_by_token = False  # and not by row, so that the choice of rows gives no standard error
     has_full_rows = False  # all of one length

@@ -165,7 +165,6 @@ class ImageClassification(Classification):
     held_out_unit = "images"
     has_full_rows = True
     does = "sorts images into the classes of its training set"
-    not_for = "other classes"
 
     def columns(self) -> list[str]:
         return [self.image_column, self.label_column]
@@ -250,7 +249,6 @@ class SequenceClassification(Classification, TextTask):
     title = "Text classification"
     head = "ForSequenceClassification"
     does = "sorts texts into the classes of its training set"
-    not_for = "decisions about texts"
     lower_is_better = ("loss", "squared_error")
 
     @classmethod

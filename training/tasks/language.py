@@ -124,7 +124,6 @@ class CausalLM(LanguageModelling):
     title = "Causal language modelling"
     head = "ForCausalLM"
     does = "continues text"
-    not_for = "anybody who wants to read what it writes"
     needs = ("eos",)
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
@@ -176,7 +175,6 @@ class MaskedLM(LanguageModelling):
     title = "Masked language modelling"
     head = "ForMaskedLM"
     does = "fills in masked tokens"
-    not_for = "any use without fine-tuning"
     needs = ("cls", "sep", "mask")
     predicts_special_tokens = False
 
