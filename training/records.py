@@ -137,7 +137,6 @@ class PublishedResults(RunResults):
     weights_sha256: str  # of model.safetensors
     subset: Record  # rows, data_sha256 and metrics of the first `max_eval_rows`, for a short verification
     evidence: Evidence
-    continuations: dict[str, Any] | None = None  # of a causal language model: `publish.continuations`
     cut_parent: CutParent | None = None
 
     @property
