@@ -497,7 +497,6 @@ class Embedding(TextTask):
     title = "Sentence vectors"
     head = ""  # the bare model
     does = "turns texts into vectors that are near where the texts are alike"
-    not_for = "search that somebody relies on"
     has_own_loss = True
 
     def columns(self) -> list[str]:
