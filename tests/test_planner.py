@@ -199,15 +199,11 @@ class TestPlan:
         (half,) = plan("bert", start=start, layers=12, width=768, heads=12, head_dim=64, mlp=1536)  # nothing to solve
         assert half.config.intermediate_size == 1536 and half.parameters_over_start < 0.8
 
-    def test_grouped_heads_stay_grouped(self):
-        start = load_shape("gpt/base", num_key_value_heads=4)
-        for dials in ({}, {"layers": 6}, {"layers": 6, "heads": 24}):
-            for each in plan("gpt", start=start, **dials):
-                assert each.config.num_key_value_heads == 4 and each.config.num_attention_heads % 4 == 0
+    def test_inputs(self):
+        with pytest.raises(ValueError, match="heads share keys and values"):
+            plan("gpt", start=load_shape("gpt/base", num_key_value_heads=4), layers=6)
         for each in plan("gpt", start=load_shape("gpt/base"), layers=6, heads=24):
             assert each.config.num_key_value_heads == 24
-
-    def test_inputs(self):
         config = with_inputs(load_shape("gpt/base"), length=2048, vocab_size=300)
         assert (config.max_position_embeddings, config.vocab_size, config.eos_token_id) == (2048, 300, 299)
         assert with_inputs(load_shape("gpt/base"), length=64).max_position_embeddings == 1024

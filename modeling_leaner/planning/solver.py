@@ -60,19 +60,6 @@ def heads_by_layer(config: LeanConfig) -> dict[str, object]:
     return {"per_layer_config": layers} if config.per_layer_attributes else {}
 
 
-def head_multiple(config: LeanConfig) -> int:
-    """What divides every number of heads: the key-value heads if they are fewer, which stay; else 1."""
-    fields = fields_of(config)
-    shared = fields.get("num_key_value_heads")
-    return 1 if shared in (None, fields["num_attention_heads"]) else shared
-
-
-def whole_groups(base: LeanConfig, heads: float) -> int:
-    """The nearest number of heads from 1 on that the base's key-value heads divide."""
-    multiple = head_multiple(base)
-    return multiple * max(1, round(heads / multiple))
-
-
 def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int = 0) -> LeanConfig:
     """The shape of `dials` with the dial `free` at `value`; what neither states is the base's.
 
@@ -83,9 +70,9 @@ def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int
     fields = fields_of(base)
     width = chosen.get("width", base.hidden_size)
     head_dim = chosen.get("head_dim", base.head_dim)
-    heads = dials.get("heads") or whole_groups(base, chosen.get("heads") or width / head_dim)
+    heads = chosen.get("heads") or max(1, round(width / head_dim))
     ratio = base.intermediate_size / base.hidden_size
-    if "num_key_value_heads" in fields and head_multiple(base) == 1:
+    if "num_key_value_heads" in fields:
         fields["num_key_value_heads"] = heads
     if "pooler_output_size" in fields and base.pooler_output_size == base.hidden_size:
         fields["pooler_output_size"] = width
@@ -111,21 +98,22 @@ def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
         head_dim = min(8 * max(1, round(attention / dials["heads"] / 8)), LIMITS["head_dim"])  # as kernels want it
     kept = {"layers": start.num_hidden_layers}
     if free != "width":
-        heads = whole_groups(start, attention / head_dim)
+        heads = max(1, round(attention / head_dim))
         kept |= {"width": start.hidden_size, "mlp": start.intermediate_size, "heads": heads}
     kept.pop(free, None)
     return kept | dials | {"head_dim": head_dim}
 
 
 def check_dials(dials: Dials, base: LeanConfig) -> None:
-    """Raises ValueError, naming the option, for a size that no shape, kernel or group of heads can have."""
+    """Raises ValueError, naming the option, for a size that no shape or kernel can have, or for grouped heads."""
     for name, value in dials.items():
         if not 1 <= value <= LIMITS[name]:
             raise ValueError(f"--{name.replace('_', '-')} {value}: expected 1 to {LIMITS[name]}")
     if dials.get("head_dim", 8) % 8:
         raise ValueError(f"--head-dim {dials['head_dim']}: no fused attention kernel takes it; expected 8, 16, … 256")
-    if dials.get("heads", 0) % head_multiple(base):
-        raise ValueError(f"--heads {dials['heads']}: expected a multiple of the {head_multiple(base)} key-value heads")
+    fields = fields_of(base)
+    if fields.get("num_key_value_heads") not in (None, fields["num_attention_heads"]):
+        raise ValueError("--like: a shape whose heads share keys and values; the planner has none of these")
 
 
 def with_inputs(config: LeanConfig, length: int | None = None, vocab_size: int | None = None) -> LeanConfig:
@@ -281,7 +269,7 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goal: Goal) ->
         rounded = next((multiple for multiple in multiples if abs(multiple / exact - 1) <= 0.04), None)
         if "heads" not in dials:
             width = rounded or max(1, round(exact))
-            dials = dials | {"heads": whole_groups(base, width / dials.get("head_dim", base.head_dim))}
+            dials = dials | {"heads": max(1, round(width / dials.get("head_dim", base.head_dim)))}
         if rounded is not None and "mlp" not in dials:
             dials, free = dials | {"width": rounded}, "mlp"
     return shape_at(base, dials, free, solve_value(load_of(dials, free), free, goal))
