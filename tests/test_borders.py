@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 import transformers
 from modeling_leaner.training.publishing import push
-from modeling_leaner.training.running.evaluation import known_classes
 from training_data import save_encoder
 from typer.testing import CliRunner
 
 import modeling_leaner
 from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import RELATIVES, SHARED
-from modeling_leaner.shapes import load_shape
 
 
 TRAIN = "train --task sequence-classification --shape bert/lean-mini --tokenizer words --max_steps 1".split()
@@ -96,16 +94,6 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_not_pushed(tmp_path):
     tokenizer.save_pretrained(folder)
     with pytest.raises(ValueError, match="vocab_size"):
         push.check_texts(folder, {path.name: path for path in folder.iterdir()})
-
-
-def test_classes_go_by_their_names():
-    """As many classes of other names are not the model's; without names they go by place."""
-    named = load_shape("bert/lean-nano", id2label={0: "negative", 1: "positive"})
-    assert known_classes(named, ["positive", "negative"], "rows") == {"negative": 0, "positive": 1}
-    with pytest.raises(ValueError, match="does not know the classes spam, ham"):
-        known_classes(named, ["spam", "ham"], "rows")
-    unnamed = load_shape("bert/lean-nano", num_labels=2)
-    assert known_classes(unnamed, ["spam", "ham"], "rows") == {"spam": 0, "ham": 1}
 
 
 def test_correlations_with_constant_labels_are_undefined(tmp_path):

@@ -127,20 +127,6 @@ def test_a_run_is_continued(learn, folders):
     assert (folders / "run" / "model.safetensors").read_bytes() == weights
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("Too short. This sentence is long enough. So is this one, is it not?", 2),
-        ("One line that is long enough\nanother line that is long enough", 2),
-        ("x" * 221 + ". " + "y" * 220, 1),
-        ("", 0),
-    ],
-)
-def test_sentences(text, expected):
-    parts = sentences_of(text)
-    assert len(parts) == expected and all(20 <= len(part) <= 220 for part in parts)
-
-
 class TestRefused:
     """One line each, before a folder is made."""
 

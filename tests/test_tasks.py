@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, load_dataset
+from datasets import Dataset, load_dataset
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.sources import text_columns
 from modeling_leaner.training.data.tokenizer import train_tokenizer
@@ -13,7 +13,6 @@ from modeling_leaner.training.publishing.reevaluate import reduced
 from modeling_leaner.training.settings import parse
 from modeling_leaner.training.tasks import TASKS
 from modeling_leaner.training.tasks.classification import ImageClassification
-from scipy import stats
 from sklearn import metrics as reference
 from training_data import documents, labelled, merged, pictures, write_shape
 from transformers import AutoConfig, EvalPrediction, ViTImageProcessorPil
@@ -171,13 +170,6 @@ def test_losses_of_repeated_bigrams_and_of_other_tokens(tmp_path):
     assert "loss_repeated_bigram" not in short and short["loss_other"] == pytest.approx(short["loss"])
 
 
-def test_unigram_chance_is_the_entropy_of_the_counts(tmp_path):
-    task, rows = text_task("causal-lm", tmp_path, family="gpt", tokenizer="byte-bpe", rows=documents(400, 0))
-    counts = np.bincount(np.concatenate([row[1:] for row in rows["input_ids"]]), minlength=task.config.vocab_size)
-    name, value = task.chance(rows, rows)
-    assert name == "unigram loss" and value == pytest.approx(stats.entropy(counts), abs=0.05)
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_class_scores(tmp_path, classes):
     task, _ = text_task("sequence-classification", tmp_path, rows=labelled(40, 0, ("sentence",), classes))
@@ -250,21 +242,6 @@ def test_prepared_rows_come_from_the_cache(tmp_path):
     assert prepare() == first
     assert prepare("--max_length", "16") != first
     assert prepare("--whole_word_masking") != first
-
-
-def test_the_cache_knows_how_a_label_was_read(tmp_path):
-    """1 is the name of the first class of rows that begin at 1, and the number of the second of declared ones."""
-    texts = {"text": ["a", "b", "c"], "label": [1, 2, 3]}
-    three = ClassLabel(names=["1", "2", "3"])
-    kept = {}
-    for kind, rows in (
-        ("counted", Dataset.from_dict(texts)),
-        ("declared", Dataset.from_dict(texts | {"label": [0, 1, 2]}).cast_column("label", three)),
-    ):
-        task, _ = text_task("sequence-classification", tmp_path, rows=rows)
-        kept[kind] = task.label_key()
-        assert task.classes == {"1": 0, "2": 1, "3": 2}
-    assert kept["counted"] != kept["declared"]
 
 
 def test_local_formats(tmp_path):

@@ -123,14 +123,6 @@ class TestWhatIsLearned:
         task = task_and_logits - logits
         assert mixed == pytest.approx(0.5 * task + 2 * logits + 3 * states, rel=1e-4)
 
-    def test_the_temperature(self):
-        """Against the definition."""
-        teacher, student = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0)).unbind()
-        expected = F.softmax(teacher / 3, dim=-1)
-        found = F.softmax(student / 3, dim=-1)
-        divergence = (expected * (expected / found).log()).sum(-1).mean() * 9
-        assert distillation.divergence(teacher, student, 3.0).item() == pytest.approx(divergence.item(), rel=1e-4)
-
     def test_tokens_that_are_not_kept_count_as_one(self):
         whole = F.log_softmax(torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), dim=-1)
         merged = distillation.with_the_rest(whole[:, :2])
@@ -250,13 +242,6 @@ class TestRefused:
         batch = prepared.task.collate([prepared.train[row] for row in range(5)])
         _, outputs = prepared.task.loss(load_lean(pair.student).train(), batch, None)
         assert outputs.logits is None
-
-    def test_other_classes(self, sentences):
-        labelled(40, 0, ("sentence",), 2).to_parquet(sentences.folder / "train.parquet")
-        labelled(12, 1, ("sentence",), 2).to_parquet(sentences.folder / "validation.parquet")
-        message = "has the classes class 0, class 1, class 2, the rows class 0, class 1"
-        student = save_model(sentences.folder / "two", "sequence-classification", sentences.words, 1)
-        self.refuse(sentences, message, "--shape", student)
 
     def test_settings(self, sentences):
         zero = ["--distill_task", 0, "--distill_logits", 0]

@@ -67,14 +67,6 @@ def test_bytes_lose_nothing(byte_tokenizers, text):
         assert tokenizer.decode(ids) == text and tokenizer.unk_token_id not in ids
 
 
-def test_bytes_are_the_bytes():
-    text = "é 日\n\x00\x7f\xad"
-    for family, special in (("gpt", 1), ("bert", 5)):
-        tokenizer = trained("bytes", family, texts=[])
-        assert len(tokenizer) == 256 + special
-        assert tokenizer(text, add_special_tokens=False)["input_ids"] == [special + byte for byte in text.encode()]
-
-
 def test_wordpiece():
     tokenizer = trained("wordpiece", "bert", [*TEXTS, "lowest low"])
     assert tokenizer.tokenize("THE Café\x00") == ["the", "cafe"]

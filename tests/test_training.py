@@ -8,10 +8,8 @@ import subprocess
 import sys
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
-import transformers
 from command import leaner
 from datasets import ClassLabel, Dataset, Value
 from modeling_leaner.training import settings, train
@@ -20,11 +18,8 @@ from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running import evaluation, loading
 from modeling_leaner.training.running.run_folder import whole_checkpoints
 from modeling_leaner.training.running.trainer import LeanTrainer
-from modeling_leaner.training.tasks.base import training_generators
 from safetensors.torch import load_file, save_file
-from torch import nn
 from training_data import documents, labelled, merged, pictures, read_lines, with_a_broken_picture, write_shape
-from transformers import EvalPrediction
 
 from modeling_leaner import LeanBERTConfig, LeanGPTForCausalLM
 from modeling_leaner.conversion import convert
@@ -82,14 +77,6 @@ def test_missing_column(run):
     refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "'sentence'", "text, label")
 
 
-def test_empty_or_unreadable_files(run, tmp_path):
-    rows = documents(8, 0)
-    refused(run("masked-lm", "bert", rows, held_out=rows.select([])), "validation.parquet", "empty")
-    (tmp_path / "broken.parquet").write_bytes(b"PAR1" + b"no parquet " * 20)
-    words = ["--data_files", f"train={tmp_path / 'broken.parquet'}", f"validation={tmp_path / 'broken.parquet'}"]
-    refused(run("masked-lm", "bert", rows, *words), "broken.parquet", "arquet")
-
-
 def test_an_image_that_ends_too_early(run, tmp_path):
     rows = with_a_broken_picture(24, 5, tmp_path)
     result = run("image-classification", "vit", rows)
@@ -111,13 +98,6 @@ def test_numbers_that_do_not_begin_at_0_are_names(run):
     assert config["id2label"] == {str(index): str(index + 1) for index in range(5)}
     document = evaluation.evaluate(str(folder), [])
     assert document["metrics"] == json.loads((folder / "results.json").read_text())["metrics"]
-
-
-def test_text_that_is_none(run):
-    rows = Dataset.from_dict({"text": [3, 4, 5], "label": [0, 1, 0]})
-    refused(run(*CLASSIFY, rows, "--text_column", "text"), "text_column", "'text'", "int64", "text")
-    rows = documents(8, 0).map(lambda row, index: {"text": None if index == 2 else row["text"]}, with_indices=True)
-    refused(run("causal-lm", "gpt", rows, "--tokenizer", "bytes"), "train.parquet", "text, row 3", "an empty cell")
 
 
 def test_a_long_text_is_refused_or_cut(run):
@@ -366,18 +346,6 @@ def test_other_data_are_evaluated_whole(run, tmp_path, capsys):
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 37
 
 
-def test_fine_tuning_keeps_the_tokenizer_and_takes_a_new_head(run, tmp_path):
-    rows = documents(16, 0)
-    _, _, folder = run("masked-lm", "bert", rows)
-    pretrained = folder.rename(tmp_path / "pretrained")
-    rows = labelled(24, 0, ("sentence",), 3)
-    status, said, folder = run(*CLASSIFY, rows, shape=str(pretrained))
-    assert status == 0, said
-    assert (folder / "tokenizer.json").read_text() == (pretrained / "tokenizer.json").read_text()
-    config = transformers.AutoConfig.from_pretrained(folder)
-    assert config.num_labels == 3 and config.id2label[0] == "class 0"
-
-
 WSD = '--lr_scheduler_type warmup_stable_decay --lr_scheduler_kwargs {"num_decay_steps":2}'
 COMPILED = "--torch_compile --torch_compile_backend aot_eager"
 OPTIONS = ["--label_smoothing_factor 0.3", "--bf16", "--dropout 0.5", WSD, "--ema_decay 0.5"]
@@ -400,15 +368,6 @@ def test_options_train_and_have_an_effect(run):
     for extra, tolerance in SAME.items():
         assert curves.pop(extra) == pytest.approx(curves[""], abs=tolerance)
     assert len(set(map(str, curves.values()))) == len(curves)
-
-
-@pytest.mark.parametrize("extra", ["", "--crop_padding 2 --horizontal_flip"])
-def test_image_options_train(run, extra):
-    words = "--max_steps 30 --learning_rate 3e-3".split()
-    status, said, folder = run("image-classification", "vit", pictures(64, 0), *words, *extra.split())
-    assert status == 0, said
-    losses = [line["loss"] for line in read_lines(folder) if "loss" in line]
-    assert np.mean(losses[-5:]) < np.mean(losses[:5])
 
 
 def test_image_size(run):
@@ -495,13 +454,6 @@ def test_the_best_weights_are_kept(run):
     assert results["metrics"]["eval_loss"] == pytest.approx(min(losses))
 
 
-def test_masks_do_not_depend_on_the_shape_or_the_batch():
-    """A row's masks follow from the seed and its place alone."""
-    whole = training_generators(3, range(8, 12))
-    halves = [*training_generators(3, range(8, 10)), *training_generators(3, range(10, 12))]
-    assert [one.random() for one in whole] == [one.random() for one in halves]
-
-
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -522,21 +474,6 @@ def test_bad_recipes(tmp_path, text, message):
     with pytest.raises(ValueError) as error:
         settings.parse(str(tmp_path / "mine.yaml"))
     assert str(error.value).startswith(f"{tmp_path / 'mine.yaml'}: ") and message in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("--lerning-rate 1", "lerning_rate: unknown key; did you mean learning_rate?"),
-        ("--task masked_lm", "task: invalid choice: 'masked_lm'"),
-        ("--seed -1", "seed: -1 is not in 0..4294967295"),
-        ("--eval_strategy often", "often is not a valid"),
-    ],
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError) as error:
-        settings.parse(None, options.split())
-    assert message in str(error.value)
 
 
 def test_the_command_line_wins_and_numbers_are_numbers(tmp_path):
@@ -573,23 +510,6 @@ def test_transformers_own_model_by_the_same_recipe(run, family, monkeypatch):
     assert results["recipe"]["implementation"] == "transformers"
     again = evaluation.evaluate(str(folder), ["--use_cpu", "true"])["metrics"]
     assert again == pytest.approx(results["metrics"], rel=1e-4, abs=1e-5)
-
-
-@pytest.mark.parametrize("implementation", ["lean", "transformers"])
-def test_new_weights_are_as_wide_as_the_recipe_says(run, implementation, monkeypatch):
-    widths, plain = [], train.LeanTrainer.train
-
-    def measured(self, *args, **kwargs):
-        widths.extend(float(each.weight.detach().std()) for each in self.model.modules() if type(each) is nn.Linear)
-        return plain(self, *args, **kwargs)
-
-    monkeypatch.setattr(train.LeanTrainer, "train", measured)
-    words = ("--implementation", implementation, "--initializer_range", "0.06")
-    _, _, folder = run("masked-lm", "bert", documents(24, 0), *words)
-    assert widths == pytest.approx([0.06] * len(widths), rel=0.2) and len(widths) > 6
-    assert json.loads((folder / "config.json").read_text())["initializer_range"] == 0.06
-    folder.rename(folder.with_name("trained"))
-    refused(run("masked-lm", "bert", documents(24, 0), "--initializer_range", "0"), "initializer_range: 0")
 
 
 def test_a_checkpoint_goes_on_with_its_own_tokenizer(run, tmp_path):
@@ -630,21 +550,6 @@ def test_a_checkpoint_that_lost_its_tokenizer(run, tmp_path):
         assert not (tmp_path / "again").exists()
     status, _, _ = run(*CLASSIFY, rows, "--tokenizer", str(folder), shape=str(lost), few=own)
     assert status == 0
-
-
-def test_two_classes_are_two_where_rows_number_them(run):
-    """F1 is that of class 1, whatever other names the two have."""
-    rows = labelled(24, 0, ("sentence",), 2).cast_column("label", Value("int64"))
-    status, _, folder = run(*CLASSIFY, rows)
-    assert status == 0
-    config = json.loads((folder / "config.json").read_text())
-    for names in (["0", "1"], ["LABEL_0", "LABEL_1"], ["no", "yes"]):
-        config |= {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
-        (folder / "config.json").write_text(json.dumps(config))
-        found = evaluation.prepare_evaluation(str(folder), [], str(folder / "scratch")).task
-        assert found.class_count == 2
-        outputs = np.eye(2)[[0, 0, 1, 1, 1]]
-        assert found.score(EvalPrediction(outputs, np.array([0, 1, 1, 1, 0])))["f1"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(

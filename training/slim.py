@@ -75,7 +75,7 @@ from .data.sources import (
     with_encoded_images,
 )
 from .records import RESULTS
-from .running.callbacks import Interruption
+from .running.trainer import Interruption
 from .tasks.distillation import cosine_distance, divergence
 
 
