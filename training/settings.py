@@ -167,25 +167,7 @@ def own_settings() -> dict[str, str]:
     return shown
 
 
-INFINITY = float("inf")
-BOUNDS = {  # the lowest and the highest value, both allowed; infinity itself is not
-    key: bounds
-    for keys, bounds in {
-        "learning_rate weight_decay max_grad_norm warmup_steps holdout tuning_holdout crop_padding "
-        "distill_task distill_logits distill_hidden": (0, INFINITY),
-        "max_train_rows max_eval_rows test_trees image_size loss_chunk_size distill_top_k": (1, INFINITY),
-        "num_train_epochs eval_steps save_steps logging_steps": (1e-6, INFINITY),
-        "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps": (1, 2**31 - 1),
-        "seed data_seed": (0, 2**32 - 1),
-        "dropout label_smoothing_factor": (0, 0.99),
-        "max_length": (8, INFINITY),
-        "mask_fraction": (0.01, 0.99),
-        "initializer_range": (1e-6, 1),
-        "ema_decay": (0, 1),
-        "distill_temperature": (0.01, INFINITY),
-    }.items()
-    for key in keys.split()
-}
+SHARES = ("mask_fraction", "dropout", "label_smoothing_factor", "ema_decay")
 
 
 def check_combinations(arguments: RecipeArguments) -> None:
@@ -232,9 +214,9 @@ class SettingsParser(HfArgumentParser):
             keys = [setting.name for setting in fields(RecipeArguments)]
             raise ValueError(f"{key}: unknown key{did_you_mean(key, keys)}")
         for name, value in vars(namespace).items():
-            low, high = BOUNDS.get(name, (-INFINITY, INFINITY))
-            if isinstance(value, int | float) and not (low <= value <= high and math.isfinite(value)):
-                raise ValueError(f"{name}: {value} is not in {low}..{high}")
+            most = 1 if name in SHARES else math.inf
+            if isinstance(value, int | float) and not 0 <= value < most and value != self.get_default(name):
+                raise ValueError(f"{name}: {value} is not in 0..{most}")
         return namespace
 
 
