@@ -74,27 +74,6 @@ def test_the_student_turns_to_the_teacher(learn, folders):
     assert results["rows"] == len(held_out)
 
 
-def test_the_teacher_runs_once(learn, folders, monkeypatch):
-    """A second run reads the vectors from the cache; those of other weights are no cache."""
-    rows = []
-    original = distillation.teacher_columns
-
-    def counted(batch, *given):
-        rows.append(len(batch["input_ids"]))
-        return original(batch, *given)
-
-    monkeypatch.setattr(distillation, "teacher_columns", counted)
-    assert learn()[0] == 0
-    first = sum(rows)
-    assert first > 0
-    shutil.rmtree(folders / "run")
-    assert learn("--seed", 2)[0] == 0 and sum(rows) == first
-    shutil.rmtree(folders / "run")
-    shutil.rmtree(folders / "teacher")
-    save_encoder(folders / "teacher", seed=5, initializer_range=0.2)
-    assert learn()[0] == 0 and sum(rows) == 2 * first
-
-
 def test_the_teacher_computes_what_is_trained_on_in_the_precision_of_the_run(learn, folders, monkeypatch):
     """The vectors of training rows differ from those of float32; held-out ones, which score, do not."""
     seen = []

@@ -170,18 +170,6 @@ def test_losses_of_repeated_bigrams_and_of_other_tokens(tmp_path):
     assert "loss_repeated_bigram" not in short and short["loss_other"] == pytest.approx(short["loss"])
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_class_scores(tmp_path, classes):
-    task, _ = text_task("sequence-classification", tmp_path, rows=labelled(40, 0, ("sentence",), classes))
-    rng = np.random.default_rng(0)
-    logits, labels = rng.normal(size=(200, classes)), rng.integers(classes, size=200)
-    scores, guesses = task.score(EvalPrediction(logits, labels)), logits.argmax(1)
-    assert scores["accuracy"] == reference.accuracy_score(labels, guesses)
-    average = "binary" if classes == 2 else "macro"
-    assert scores["f1"] == pytest.approx(reference.f1_score(labels, guesses, average=average))
-    assert scores["matthews_correlation"] == pytest.approx(reference.matthews_corrcoef(labels, guesses))
-
-
 def image_task(tmp_path, *words, rows=None):
     rows = pictures(40, 0) if rows is None else rows
     config = AutoConfig.from_pretrained(write_shape("vit", tmp_path))

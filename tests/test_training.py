@@ -108,16 +108,6 @@ def test_a_long_text_is_refused_or_cut(run):
     assert run(*CLASSIFY, rows, "--max_length", "8", "--truncation")[0] == 0
 
 
-def test_vocabulary_beyond_the_shape(run, tmp_path):
-    shape = write_shape("bert", tmp_path, vocab_size=20)
-    refused(run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), shape=shape), "vocab_size", "20")
-    train_tokenizer(["a b c"], "bytes", 300, 64, "bert").save_pretrained(tmp_path / "tokenizer")
-    shape = write_shape("bert", tmp_path, vocab_size=100)
-    words = ["--tokenizer", str(tmp_path / "tokenizer")]
-    result = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), *words, shape=shape)
-    refused(result, "tokenizer", "261", "vocab_size is 100")
-
-
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_a_loss_or_gradient_that_is_no_number(run, monkeypatch, what):
     """It leaves no checkpoint, also if the loss is finite and the weights after the step are not."""
