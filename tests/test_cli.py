@@ -393,7 +393,7 @@ class TestHub:
     def test_nothing_else_asks_the_hub_first(self, leaner, monkeypatch, words):
         """One question, which says no; then nothing is downloaded."""
         monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fails_with(RepositoryNotFoundError))
-        monkeypatch.setattr(evaluation, "hf_hub_download", lambda *_: pytest.fail("asked again"))
+        monkeypatch.setattr(evaluation, "local_file", lambda *_: pytest.fail("asked again"))
         monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *_: pytest.fail("asked again"))
         result = leaner(*words.split())
         assert result.exit_code == 1, result.output

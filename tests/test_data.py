@@ -1,7 +1,6 @@
 """The built-in data: digits, the standard library's prose, ListOps by the benchmark's rules."""
 
 import functools
-import re
 
 import numpy as np
 import pytest

@@ -13,7 +13,6 @@ from modeling_leaner.training.publishing.reevaluate import reduced
 from modeling_leaner.training.settings import parse
 from modeling_leaner.training.tasks import TASKS
 from modeling_leaner.training.tasks.classification import ImageClassification
-from sklearn import metrics as reference
 from training_data import documents, labelled, merged, pictures, write_shape
 from transformers import AutoConfig, EvalPrediction, ViTImageProcessorPil
 

@@ -14,7 +14,6 @@ from command import leaner
 from datasets import ClassLabel, Dataset, Value
 from modeling_leaner.training import settings, train
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running import evaluation, loading
 from modeling_leaner.training.running.run_folder import whole_checkpoints
 from modeling_leaner.training.running.trainer import LeanTrainer
