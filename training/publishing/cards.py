@@ -18,12 +18,11 @@ from ..experiments.results import gain
 from ..experiments.statistics import row_error
 from ..records import LOCAL_FILES, RESULTS, PublishedResults
 from ..running.card import (
+    PROJECT,
     TRAINING_FIGURE,
-    eval_results,
     metadata,
     named_metrics,
     plot,
-    project_link,
     repository,
     rounded,
     snippet,
@@ -34,7 +33,6 @@ from ..tasks import TASKS
 from .folders import README, check_folder, is_encoder, is_plain, renew_code, results_in
 
 
-EVAL_RESULTS = ".eval_results/results.yaml"  # which the Hub reads
 TEMPLATES = Path(__file__).parent / "templates"
 RIVALS = Path("docs/encoders.csv")
 STS_TESTS = embedding_benchmark.STS.keys() - {"stsb", "stsb_test"}
@@ -78,7 +76,7 @@ def model_card(folder: Path, results: PublishedResults) -> str:
         ahead=gain(scores[0][1] - best.value, evidence.higher_is_better) if best else None,
         least=3 * (scores[0][2] or 0),
         data=evidence.data or f"The training data are {results.dataset}.",
-        project=project_link(),
+        project=PROJECT,
         slim_options=shlex.join(results.cut_parent.slim_options) if results.cut_parent else "",
         files=f" --data_files {evidence.data_files or 'FOLDER'}" if is_local else "",
         copies=f" --data_files {results.dataset_name}=FOLDER" if is_local else "",
@@ -107,7 +105,7 @@ def encoder_card(folder: Path) -> str:
         is_plain=is_plain(folder),
         trained_length=re.search(r"--max_length[ =](\d+)", " ".join(results["commands"]))[1],
         repository=repository(results["name"]),
-        project=project_link(),
+        project=PROJECT,
     )
 
 
@@ -163,25 +161,19 @@ def encoder_metadata(results: Mapping) -> str:
     ).to_yaml()
 
 
-def render(folder: Path) -> dict[str, str | None]:
-    """The texts that are made of a published folder's config.json and results.json by file; None for no file."""
+def render(folder: Path) -> str:
+    """The card that is made of a published folder's config.json and results.json."""
     if is_encoder(folder):
-        return {README: encoder_card(folder)}
+        return encoder_card(folder)
     results = results_in(folder / RESULTS)
     if not isinstance(results, PublishedResults):
         raise ValueError(f"{folder / RESULTS}: evidence is missing; leaner publish writes it")
-    return {README: model_card(folder, results), EVAL_RESULTS: eval_results(results)}
+    return model_card(folder, results)
 
 
 def write_card(folder: Path) -> None:
-    """Writes what `render` makes of a published folder, and draws its run if its log is there."""
-    for name, text in render(folder).items():
-        path = folder / name
-        if text is None:
-            path.unlink(missing_ok=True)
-        else:
-            path.parent.mkdir(exist_ok=True)
-            write_bytes(path, text.encode())
+    """Writes the card of a published folder, and draws its run if its log is there."""
+    write_bytes(folder / README, render(folder).encode())
     log = folder / METRICS_FILE
     if log.is_file():
         plot(log, folder / TRAINING_FIGURE, results_in(folder / RESULTS).metric)

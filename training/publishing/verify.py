@@ -32,7 +32,7 @@ from ..tasks.base import Task, evaluation_batches
 from . import reevaluate
 from .cards import render
 from .encoders import verify_encoder
-from .folders import CARDS, check_folder, is_encoder, published_folders, results_in
+from .folders import CARDS, README, check_folder, is_encoder, published_folders, results_in
 
 
 Copies = dict[str, list[str]]
@@ -40,7 +40,7 @@ Copies = dict[str, list[str]]
 UNVERIFIABLE = ("embedding",)  # tasks whose outputs or labels `score_outputs` does not read
 LOSSES = ("loss", "perplexity", "bits_per_byte", "squared_error")  # parts of their names
 # What the other process does not get to see:
-HIDDEN = (RESULTS, "README.md", ".eval_results", METRICS_FILE, "*.png", "checkpoint-*")
+HIDDEN = (RESULTS, README, METRICS_FILE, "*.png", "checkpoint-*")
 
 
 def metrics_of(
@@ -119,10 +119,8 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
     """
     check_folder(folder)  # before anything of the folder is loaded, let alone run
     file = folder / RESULTS
-    for name, text in render(folder).items():
-        path = folder / name
-        if (path.read_text(encoding="utf-8") if path.is_file() else None) != text:
-            raise ValueError(f"{path}: not what leaner publish writes from {file}")
+    if (folder / README).read_text(encoding="utf-8") != render(folder):
+        raise ValueError(f"{folder / README}: not what leaner publish writes from {file}")
     if is_encoder(folder):
         return verify_encoder(folder, {name: paths[0] for name, paths in given.items()}, short)
     results = results_in(file)

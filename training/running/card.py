@@ -4,12 +4,10 @@ import io
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import yaml
-from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -18,23 +16,17 @@ from modeling_leaner.files import read_object, write_bytes
 from modeling_leaner.hub import HUB_OWNER
 
 from ..records import LOCAL_FILES, RESULTS, PublishedResults, RunResults, checked
-from ..settings import settings_parser, without_idle_steps, words_of
+from ..settings import without_idle_steps, words_of
 from ..tasks import TASKS
-from .results import PACKAGES, machine_name
 
 
 TRAINING_FIGURE = "training.png"
-PROJECT_URL: str | None = None  # of the code of this project: `url` of setup.cfg; None where that states none
+PROJECT = "modeling_leaner"  # in cards; a link once the project has an address
 
 
 def templates_in(folder: Path) -> Environment:
-    """The templates of a folder; a name that a template lacks is an error."""
-    return Environment(
-        loader=FileSystemLoader(folder),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=select_autoescape(),  # HTML; in Markdown there is nothing to escape
-    )
+    """The Markdown templates of a folder; a name that a template lacks is an error."""
+    return Environment(loader=FileSystemLoader(folder), undefined=StrictUndefined, keep_trailing_newline=True)
 
 
 TEMPLATES = templates_in(Path(__file__).parent / "templates")
@@ -50,10 +42,8 @@ def write_run_card(folder: Path) -> None:
 
 def run_card(folder: Path, config: PreTrainedConfig, results: RunResults) -> str:
     """The card of a run that is not published: its own numbers, nothing to compare them with."""
-    settings, command = settings_of(results)
-    machine = results.environment
     where = folder.name if folder.is_absolute() else folder.as_posix()
-    packages = [name for name in ("modeling_leaner", *PACKAGES) if getattr(machine, name) is not None]
+    words = words_of({"shape": results.shape, "seed": results.seed, **without_idle_steps(results.recipe)})
     text = TEMPLATES.get_template("run_card.md").render(
         metadata=metadata(results, config.model_type),
         results=results,
@@ -62,37 +52,17 @@ def run_card(folder: Path, config: PreTrainedConfig, results: RunResults) -> str
         snippet=snippet(results, config, where),
         metrics=named_metrics(results),
         figure=(folder / TRAINING_FIGURE).is_file(),
-        chose_checkpoint=settings["load_best_model_at_end"],
-        command=command,
+        command=shlex.join(["leaner", "train", *words]),
         folder=shlex.quote(f"{where}-again"),
-        machine=machine,
-        processor=machine_name(machine.processor, machine.threads),
-        software=", ".join(f"{name} {getattr(machine, name)}" for name in packages),
     )
     return str(ModelCard(text))
-
-
-def settings_of(results: RunResults) -> tuple[dict[str, Any], str]:
-    """All settings of a run, and the command that trains it again."""
-    words = words_of({"shape": results.shape, "seed": results.seed, **without_idle_steps(results.recipe)})
-    return vars(settings_parser().parse_words(words)), shlex.join(["leaner", "train", *words])
 
 
 # What the Hub reads
 
 
 HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity")
-DATASET_NAMES = {  # of rows that are not the Hub dataset's own
-    "LTCB/enwik8": "articles of enwik8, without markup",
-    "roneneldan/TinyStories": "955 stories of TinyStories",
-    "listops-short": "ListOps of 10-30 tokens, generated",
-}
 NO_LANGUAGE = ("listops", "listops-short", "python-docs", LOCAL_FILES)  # built-in text that is not English, or unknown
-
-
-def project_link() -> str:
-    """This project by its name, linked if its address is known."""
-    return "modeling_leaner" if PROJECT_URL is None else f"[modeling_leaner]({PROJECT_URL})"
 
 
 def repository(name: str) -> str:
@@ -149,7 +119,7 @@ def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
         EvalResult(
             task_type=task.hub_name,
             dataset_type=dataset,
-            dataset_name=dataset if hub else DATASET_NAMES.get(dataset, f"{dataset}, local rows"),
+            dataset_name=dataset if hub else f"{dataset}, local rows",
             metric_type=metric,
             metric_value=rounded(value),
             dataset_config=results.dataset_config,
@@ -177,20 +147,6 @@ def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
     ).to_yaml()
 
 
-def eval_results(results: PublishedResults) -> str | None:
-    """`.eval_results/results.yaml`, the main metric in the Hub's newer form; None if the rows are not the Hub's."""
-    if not results.evidence.hub:
-        return None
-    name = results.metric
-    entry = EvalResultEntry(
-        dataset_id=results.dataset,
-        task_id=results.dataset_config or "default",
-        value=rounded(results.metrics[f"eval_{name}"]),
-        notes=f"{name} on {results.split}, {results.rows} rows, seed {results.seed}",
-    )
-    return yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
-
-
 # The code that loads a model
 
 
@@ -202,52 +158,6 @@ EXAMPLES = {  # dataset → an input of its kind
 }
 A_CLASS = "model.config.id2label[logits.argmax().item()]"
 
-LOAD_TEXT = """\
-from transformers import {auto}, AutoTokenizer
-
-repository = "{repository}"  # or a folder with the files of this repository
-tokenizer = AutoTokenizer.from_pretrained(repository, trust_remote_code=True)
-model = {auto}.from_pretrained(repository, trust_remote_code=True)
-"""
-ENCODE_TEXT = """\
-from torch.nn.functional import cosine_similarity
-from transformers import AutoModel, AutoTokenizer
-
-repository = "{repository}"  # or a folder with the files of this repository
-tokenizer = AutoTokenizer.from_pretrained(repository, trust_remote_code=True)
-model = AutoModel.from_pretrained(repository, trust_remote_code=True, add_pooling_layer=False)
-inputs = tokenizer(["A dog runs.", "A puppy is running.", "The bank is closed."], padding=True, return_tensors="pt")
-mask = inputs["attention_mask"][..., None]
-sentences = (model(**inputs).last_hidden_state * mask).sum(dim=1) / mask.sum(dim=1)  # mean over tokens
-print(cosine_similarity(sentences[:1], sentences[1:]))"""
-SNIPPETS = {  # of each task; {answer} is read from `logits`
-    "embedding": ENCODE_TEXT,
-    "image-classification": """\
-from PIL import Image
-from transformers import AutoImageProcessor, {auto}
-
-repository = "{repository}"  # or a folder with the files of this repository
-processor = AutoImageProcessor.from_pretrained(repository, trust_remote_code=True)
-model = {auto}.from_pretrained(repository, trust_remote_code=True)
-image = Image.new("{mode}", (32, 32), "skyblue")  # in its place Image.open("photograph.png").convert("{mode}")
-logits = model(**processor(image, return_tensors="pt")).logits
-print({answer})""",
-    "sequence-classification": LOAD_TEXT
-    + """\
-logits = model(**tokenizer("{example}", return_tensors="pt")).logits
-print({answer})""",
-    "masked-lm": LOAD_TEXT
-    + """\
-inputs = tokenizer(f"{example} of {{tokenizer.mask_token}}.", return_tensors="pt")
-masked = inputs["input_ids"][0] == tokenizer.mask_token_id
-best = model(**inputs).logits[0, masked].topk(5).indices[0]
-print(tokenizer.convert_ids_to_tokens(best.tolist()))""",
-    "causal-lm": LOAD_TEXT
-    + """\
-inputs = tokenizer("{example}", return_tensors="pt")
-output = model.generate(**inputs, max_new_tokens=40, do_sample=False)
-print(tokenizer.decode(output[0]))""",
-}
 
 
 def auto_class(architecture: str) -> str:
@@ -258,7 +168,8 @@ def auto_class(architecture: str) -> str:
 
 def snippet(results: RunResults, config: PreTrainedConfig, where: str) -> str:
     """Python that ends by printing a prediction; `where` is the Hub id or folder of the model."""
-    return SNIPPETS[results.task].format(
+    return TEMPLATES.get_template("snippet.jinja").render(
+        task=results.task,
         auto=auto_class(results.architecture),
         repository=where,
         example=EXAMPLES.get(results.dataset, "The city is the capital of the country"),
