@@ -5,7 +5,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,21 +69,6 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def replace_files(contents: Mapping[Path, bytes], earlier: Iterable[Path]) -> None:
-    """Write the files, and only then remove the earlier ones that are not among them."""
-    for path, content in contents.items():
-        write_bytes(path, content)
-    for path in earlier:
-        if path not in contents:
-            path.unlink(missing_ok=True)
-
-
-def require(condition: bool, path: Path, name: str, value: object, expected: str) -> None:
-    """Raise ValueError, with the file and what was expected of the value, unless the condition holds."""
-    if not condition:
-        raise ValueError(f"{path}: {name} is {value!r}, expected {expected}")
-
-
 @contextmanager
 def naming(place: object, kinds: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
     """Turn errors of these kinds into a ValueError that begins with the file, or the rows, that they are about."""
@@ -125,33 +110,13 @@ def read_object(path: Path) -> dict[str, Any]:
     return document
 
 
-def flat(path: Path, value: object, name: str = "") -> dict[str, Any]:
-    """The values in nested dicts and lists by name, such as `train.loss`.
-
-    Raises:
-        ValueError: a number is NaN or infinite; names it and the file.
-    """
-    require(not isinstance(value, float) or math.isfinite(value), path, name, value, "a finite number")
-    match value:
-        case dict():
-            items = value.items()
-        case list() | tuple():
-            items = enumerate(value)
-        case _:
-            return {name: value}
-    values = {name: value}
-    for key, item in items:
-        values |= flat(path, item, f"{name}.{key}" if name else str(key))
-    return values
-
-
 def finite_or_none(value: float) -> float | None:
     """The value, or None instead of NaN and infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 
 def write_json(path: Path, document: object) -> None:
-    """Write a JSON file whole or not at all; raises ValueError as `flat` does."""
-    flat(path, document)
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """Write a JSON file whole or not at all. Raises ValueError, naming it, for a number that is not finite."""
+    with naming(path):
+        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_bytes(path, text.encode())

@@ -15,8 +15,6 @@ M_MMAP_MAX = -4
 VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
 TUNABLES = r"glibc\.malloc\.(trim_threshold|mmap_threshold|mmap_max)="
 
-keeps_freed_memory = False
-
 
 def leave(*_: object) -> None:
     """End the process at once: a library turns an interrupted import of its own into another error."""
@@ -57,12 +55,10 @@ def keep_freed_memory() -> None:
     Only times and how much memory a process holds change. Environment variables such as MALLOC_TRIM_THRESHOLD_ take
     precedence. Does nothing without glibc on Linux.
     """
-    global keeps_freed_memory
     is_set = any(name in os.environ for name in VARIABLES) or re.search(TUNABLES, os.environ.get("GLIBC_TUNABLES", ""))
     if sys.platform != "linux" or is_set:
         return
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        unmapped = libc.mallopt(M_MMAP_MAX, 0)  # large tensors, too, lie in the heap, which is kept
-        untrimmed = libc.mallopt(M_TRIM_THRESHOLD, -1)
-        keeps_freed_memory = unmapped == untrimmed == 1
+        libc.mallopt(M_MMAP_MAX, 0)  # large tensors, too, lie in the heap, which is kept
+        libc.mallopt(M_TRIM_THRESHOLD, -1)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from modeling_leaner.training.publishing.folders import check_no_other_code, config_class_of
+from modeling_leaner.training.publishing.folders import check_no_other_code, is_plain
 from modeling_leaner.training.tasks.distillation import mapped_layers
 
 from modeling_leaner import hub
@@ -35,7 +35,7 @@ def test_what_is_no_json(tmp_path):
 @pytest.mark.parametrize(
     "name, read",
     [
-        ("config.json", config_class_of),
+        ("config.json", is_plain),
         (INDEX, find_weights),
         ("modules.json", check_no_other_code),
         ("modules.json", lambda folder: hub.read_source_json(str(folder), "modules.json")),

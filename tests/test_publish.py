@@ -259,7 +259,7 @@ def test_numbers_that_do_not_fit_make_no_card(folder, values):
 
 def test_weights_of_another_shape(folder, workshop):
     shutil.copyfile(workshop / "model_cards/leanbert-deep/model.safetensors", folder / "model.safetensors")
-    with pytest.raises(ValueError, match=r"model.safetensors: model.layers.1\S+ is \[.*\], expected None of"):
+    with pytest.raises(ValueError, match="the weights do not fit config.json, such as model.layers.1"):
         check_folder(folder)
     (folder / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ValueError, match="model.safetensors: damaged or not safetensors"):

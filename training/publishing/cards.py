@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import AutoConfig
 
 from modeling_leaner.family import FAMILIES
-from modeling_leaner.files import read_json, require, write_bytes, write_json
+from modeling_leaner.files import read_json, write_bytes, write_json
 from modeling_leaner.shapes import heads_of
 
 from ..experiments import embedding_benchmark
@@ -47,7 +47,8 @@ def model_card(folder: Path, results: PublishedResults) -> str:
     """The text of the card of a grid's model."""
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     counted = config.count_parameters(results.architecture).total
-    require(results.parameters == counted, folder / RESULTS, "parameters", results.parameters, f"{counted}")
+    if results.parameters != counted:
+        raise ValueError(f"{folder / RESULTS}: parameters is {results.parameters}, expected {counted}")
     evidence = results.evidence
     task = TASKS[results.task]
     scores = [

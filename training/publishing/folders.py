@@ -5,22 +5,22 @@ it with `trust_remote_code=True` runs them: no other code may be there.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
 import transformers
 from transformers import AutoConfig
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import modeling_leaner
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.files import naming, read_json, read_object, require, sha256, write_bytes
+from modeling_leaner.files import naming, read_json, read_object, sha256, write_bytes
 from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.shapes import CONFIG_CLASSES
 
-from ..records import PUBLISHED, RESULTS, PublishedResults, Record, RunResults, checked
+from ..records import PUBLISHED, RESULTS, PublishedResults, RunResults, checked
 from ..running.card import auto_class
 from ..running.loading import tensor_shapes
 
@@ -30,15 +30,8 @@ PACKAGE = Path(modeling_leaner.__file__).parent
 README = "README.md"
 MODULES = "modules.json"  # of sentence-transformers
 ENCODER = "sentence encoder"  # `kind` in the results.json of one
-UNREADABLE = (OSError, ValueError, KeyError, RecursionError)  # what a file that cannot be used raises
 WRITTEN_BY_TRAINER = {"auto_map", "use_cache"}  # keys of a saved config.json that are not fields of every family
 FAMILIES = {kind.model_type: kind for kind in CONFIG_CLASSES.values()}
-
-
-class Module(Record):
-    """An entry of modules.json."""
-
-    type: str  # the class that is loaded, with its package or, if it is remote code, its repository
 
 
 def published_folders(cards: Path) -> list[Path]:
@@ -57,16 +50,8 @@ def is_encoder(folder: Path) -> bool:
     return (folder / RESULTS).is_file() and read_object(folder / RESULTS).get("kind") == ENCODER
 
 
-def config_class_of(folder: Path) -> type[LeanConfig]:
-    """The family of a folder by its config.json, which is only read. Raises ValueError for another model_type."""
-    file = folder / "config.json"
-    model_type = read_object(file).get("model_type")
-    require(model_type in FAMILIES, file, "model_type", model_type, f"one of {', '.join(FAMILIES)}")
-    return FAMILIES[model_type]
-
-
 def check_folder(folder: Path, files: Iterable[str] | None = None) -> None:
-    """Checks, by reading alone, that links, code, configuration and weights of a model's folder belong together.
+    """Checks that links, code, configuration and weights of a model's folder belong together; none of its code runs.
 
     A model of this family has this package's code. Any other goes as transformers or sentence-transformers load it by
     themselves: without code.
@@ -83,11 +68,10 @@ def check_folder(folder: Path, files: Iterable[str] | None = None) -> None:
     if not weights:
         raise ValueError(f"{folder}: no weights ({WEIGHTS})")
     check_code(folder, files)
-    if is_plain(folder):
-        for path in weights:
-            tensor_shapes(path)
-    else:
-        check_tensor_shapes(folder, weights)
+    for path in weights:
+        tensor_shapes(path)
+    if not is_plain(folder):
+        check_weights(folder)
     results = read_object(folder / RESULTS) if (folder / RESULTS).is_file() else {}
     stated = results.get("sha256") or {WEIGHTS: results.get("weights_sha256")}  # of an encoder, else of a grid's model
     for name, expected in stated.items():
@@ -95,25 +79,18 @@ def check_folder(folder: Path, files: Iterable[str] | None = None) -> None:
             raise ValueError(f"{folder / name}: not the file that its results.json was written for: its hash differs")
 
 
-def check_tensor_shapes(folder: Path, weights: list[Path]) -> None:
+def check_weights(folder: Path) -> None:
     """Raises ValueError unless the weights are the tensors of config.json."""
-    file = folder / "config.json"
-    with naming(file, UNREADABLE):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        classes = {target.split(".")[1] for target in config.auto_classes().values()}
-        names = config.architectures or []
-        require(len(names) == 1 and classes.issuperset(names), file, "architectures", names, f"one of {classes}")
-    with torch.device("meta"):
-        model_class = getattr(transformers, auto_class(names[0]))
-        model = model_class.from_config(config, trust_remote_code=False)
-    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    tied = getattr(model, "_tied_weights_keys", None) or ()
-    held = {name: shape for path in weights for name, shape in tensor_shapes(path).items()}
-    place = folder / WEIGHTS if len(weights) == 1 else folder
-    for name in sorted(expected.keys() | held.keys()):
-        is_optional = name.startswith("pooler.") or name in tied  # the pooling layer of a bare model
-        if held.get(name) != expected.get(name) and (name in held or not is_optional):
-            raise ValueError(f"{place}: {name} is {held.get(name)}, expected {expected.get(name)} of config.json")
+    try:
+        (name,) = AutoConfig.from_pretrained(folder, trust_remote_code=False).architectures
+        model_class = getattr(transformers, auto_class(name))
+        _, info = model_class.from_pretrained(folder, trust_remote_code=False, output_loading_info=True)
+    except Exception as error:  # of whatever transformers makes of the file
+        raise ValueError(f"{folder}: cannot be loaded: {' '.join(str(error).split())}") from error
+    missing = {name for name in info["missing_keys"] if not name.startswith("pooler.")}  # which a bare model may lack
+    wrong = sorted(missing | {*info["unexpected_keys"]})
+    if wrong:
+        raise ValueError(f"{folder}: the weights do not fit config.json, such as {wrong[0]}")
 
 
 # Code
@@ -150,9 +127,9 @@ def check_no_other_code(folder: Path) -> None:
         if path.name not in ("config.json", MODULES) and "auto_map" in read_object(path):
             raise ValueError(f"{path}: auto_map names code, expected none: tokenizer and processor are transformers'")
     path = folder / MODULES
-    for module in checked(list[Module], read_json(path), path) if path.is_file() else []:
-        own = module.type.startswith("sentence_transformers.") and "--" not in module.type
-        require(own, path, "type", module.type, "a module of sentence-transformers")
+    for module in checked(list[dict], read_json(path), path) if path.is_file() else []:
+        if not re.fullmatch(r"sentence_transformers\.[\w.]+", str(module.get("type"))):
+            raise ValueError(f"{path}: type is {module.get('type')!r}, expected a module of sentence-transformers")
 
 
 def check_code(folder: Path, files: Iterable[str] | None = None) -> None:
@@ -179,10 +156,10 @@ def check_code(folder: Path, files: Iterable[str] | None = None) -> None:
         copy = folder / name
         if not copy.is_file() or copy.read_bytes() != original.read_bytes():
             found = "differs from" if copy.is_file() else "missing; expected"
-            version = modeling_leaner.__version__
-            raise ValueError(f"{copy}: {found} that of modeling_leaner {version}; leaner publish renews it")
+            raise ValueError(f"{copy}: {found} that of this package; leaner publish renews it")
     auto_map = config_class.auto_classes() if config_class else None
-    require(document.get("auto_map") == auto_map, file, "auto_map", document.get("auto_map"), f"{auto_map}")
+    if document.get("auto_map") != auto_map:
+        raise ValueError(f"{file}: auto_map is {document.get('auto_map')}, expected {auto_map}")
     if config_class:  # a key of transformers may name code, as attn_implementation does
         known = config_class().to_dict().keys() | config_class._own_keys() | WRITTEN_BY_TRAINER | {"per_layer_config"}
         for key in sorted(document.keys() - known):
@@ -194,13 +171,13 @@ def renew_code(folder: Path) -> None:
     """Writes the package's files, and the auto_map that names them, over what the folder holds, unless it is plain."""
     if is_plain(folder):
         return
-    config_class = config_class_of(folder)
+    config = folder / "config.json"
+    document = read_object(config)
+    config_class = FAMILIES[document["model_type"]]
     for path in folder.glob("*.py"):
         path.unlink()
     for name, original in code_files(config_class).items():
         shutil.copyfile(original, folder / name)
-    config = folder / "config.json"
-    document = read_object(config)
     if document.get("auto_map") != config_class.auto_classes():
         document["auto_map"] = config_class.auto_classes()
         text = json.dumps(document, indent=2, sort_keys=True) + "\n"  # as transformers writes it

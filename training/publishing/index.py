@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from modeling_leaner.files import read_json, replace_files
+from modeling_leaner.files import read_json, write_bytes
 from modeling_leaner.shapes import load_config
 
 from ..experiments.results import load_folder
@@ -258,5 +258,8 @@ def write_index(cards: Path) -> Path:
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     grids = read_grids(cards)
     files = {**figures(cards, grids), cards / README: render(cards, grids).encode()}
-    replace_files(files, [*cards.glob("curves-*.svg"), cards / "encoders.svg"])
+    for path in {*cards.glob("curves-*.svg")} - files.keys():
+        path.unlink()
+    for path, content in files.items():
+        write_bytes(path, content)
     return cards / README

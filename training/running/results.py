@@ -1,6 +1,5 @@
 """results.json of a finished run: its numbers, the machine, and what is needed to get them again."""
 
-import os
 import platform
 import re
 from functools import cache
@@ -8,10 +7,10 @@ from importlib.metadata import version
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
 
+import psutil
 import torch
 
 import modeling_leaner
-from modeling_leaner import process
 from modeling_leaner.conversion import convert
 from modeling_leaner.files import finite_or_none
 from modeling_leaner.inspection import head_condition_numbers
@@ -31,11 +30,7 @@ PROCESS_STATUS = Path("/proc/self/status")
 
 
 def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, float]) -> RunResults:
-    """What results.json says of a finished run.
-
-    Raises:
-        ValueError: a number is not finite; names the file and the number.
-    """
+    """What results.json says of a finished run. Raises ValueError if a number is not finite."""
     arguments = run.arguments
     task = run.task
     state = trainer.state
@@ -121,8 +116,6 @@ def environment() -> dict[str, str | int | bool | None]:
         "processor": first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "device": device_name(),
-        "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
-        "keeps_freed_memory": process.keeps_freed_memory,
         "modeling_leaner": modeling_leaner.__version__,
         **{name: version(name) for name in PACKAGES},
         "git_commit": code_commit(),
@@ -192,17 +185,11 @@ def device_name() -> str:
 
 
 def peak_memory_bytes() -> tuple[int, str]:
-    """The most memory that this process has held, in bytes, and what that measures; 0 if it cannot be measured."""
+    """The most memory that this process has held, in bytes, and what that measures."""
     gpus = used_gpus()
     if gpus:
         return max(map(torch.cuda.max_memory_allocated, gpus)), "allocated by tensors, on the fullest GPU"
-    kind = "resident memory of the process"
-    kilobytes = first_match(r"VmHWM:\s*(\d+) kB", PROCESS_STATUS)
-    if kilobytes is not None:  # on Linux getrusage counts what the parent held, too
-        return int(kilobytes) * 1024, kind
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0, "not measured on this platform"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if platform.system() == "Darwin" else peak * 1024, kind  # which counts bytes, others kilobytes
+    kilobytes = first_match(r"VmHWM:\s*(\d+) kB", PROCESS_STATUS)  # getrusage counts what the parent held, too
+    if kilobytes is None:
+        return psutil.Process().memory_info().rss, "resident memory of the process at the end"
+    return int(kilobytes) * 1024, "resident memory of the process"
