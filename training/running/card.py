@@ -159,7 +159,6 @@ EXAMPLES = {  # dataset → an input of its kind
 A_CLASS = "model.config.id2label[logits.argmax().item()]"
 
 
-
 def auto_class(architecture: str) -> str:
     """`LeanBERTForMaskedLM` → `AutoModelForMaskedLM`, `LeanBERTModel` → `AutoModel`."""
     _, separator, head = architecture.partition("For")
