@@ -1,51 +1,95 @@
-"""model_cards/README.md: the published models, and a section for every grid.
+"""model_cards/README.md and its figures: the published models, and a section for every grid.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is renewed from the folders beside the page: the
 models from their results.json, a grid from its results.csv and guesses.json. Everything else on the page is written by
-people. A grid that the page lacks gets a section at its end.
+people. A table that the page lacks gets a section at its end.
 """
 
+import io
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from modeling_leaner.files import read_json, write_bytes
 from modeling_leaner.shapes import load_config
 
-from ..experiments.results import load_folder
+from ..experiments.results import gain, load_folder
 from ..experiments.statistics import summarise
-from ..records import RESULTS, PublishedResults
+from ..records import RESULTS
 from ..tasks import TASKS
-from .cards import RIVALS, TEMPLATES, kept
-from .figures import curves_figure, encoders_figure
+from .cards import RIVALS, kept
 from .folders import README, is_encoder, published_folders, results_in
 
 
-COMPARED = ("stsb_test", "qnli", "same_index")  # scores of encoders in the table
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 SECTION = "\n### {name}\n\n<!-- table: {name} -->\n<!-- end -->\n"
+COMPARED = ("stsb_test", "qnli", "same_index")  # scores of encoders in the table
+OF_ENCODERS = ("model", "layers × heads", "STS, 4 sets", "STS-B test", "QNLI", "same index", "speed", "at equal bits")
+OF_MINIATURES = ("model", "task", "layers × heads × size", "parameters", "score", "best baseline", "compared in")
+GREY, BLUE = "#808890", "#3b82c4"  # readable on a light and on a dark page
+STYLE = {
+    "svg.fonttype": "path",
+    "svg.hashsalt": "leaner",  # equal content gives equal bytes
+    "font.size": 8.5,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": GREY,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "figure.figsize": (8.6, 3.8),  # a README's width
+    "figure.constrained_layout.use": True,
+}
+
+Summary = dict[str, Any]  # a grid's, under the keys of summary.json; with its name, best_guess and figure
 
 
-Summary = dict[str, Any]  # a grid's, under the keys of summary.json; with what `read_grids` adds
+def read_grids(cards: Path) -> dict[str, Summary]:
+    """Every grid that has rows, by name, summarised anew. Raises ValueError if its files do not fit."""
+    grids = {}
+    for path in sorted(cards.glob("grids/*/results.csv")):
+        results = load_folder(path.parent)
+        grid = grids[results.name] = summarise(results) | {"name": results.name, "best_guess": results.best_guess}
+        has_curves = len(grid["curves"]) > 1 and len(grid["shapes"]) > 1
+        grid["figure"] = f"curves-{results.name}.svg" if has_curves else None
+    return grids
 
 
-def gain(grid: Summary, value: float) -> float:
-    """A value of the metric, or a difference of two, such that more is better."""
-    return value if grid["higher_is_better"] else -value
+# Tables
+
+
+def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *lines])
+
+
+def signed_interval(grid: Summary, compared: dict[str, Any]) -> list[float]:
+    """A difference and the ends of its interval, which without one are the difference, plus = better."""
+    interval = compared["interval"] or [compared["difference"]] * 2
+    low, high = sorted(gain(limit, grid["higher_is_better"]) for limit in interval)
+    return [gain(compared["difference"], grid["higher_is_better"]), low, high]
 
 
 def difference(grid: Summary, compared: dict[str, Any]) -> str:
     """`+0.012 (+0.001 to +0.024)`, plus = better; a dash without a pair of runs."""
     if compared["difference"] is None:
         return "–"
-    text = f"{gain(grid, compared['difference']):+.3f}"
-    if compared["interval"] is None:
-        return text
-    low, high = sorted(gain(grid, limit) for limit in compared["interval"])
-    return f"{text} ({low:+.3f} to {high:+.3f})"
+    centre, low, high = signed_interval(grid, compared)
+    return f"{centre:+.3f}" + (f" ({low:+.3f} to {high:+.3f})" if compared["interval"] else "")
+
+
+def heads_text(heads_per_layer: list[int], separator: str) -> str:
+    """The heads of a layer, of each layer if they differ."""
+    different = len({*heads_per_layer}) > 1
+    return separator.join(map(str, heads_per_layer)) if different else str(heads_per_layer[0])
 
 
 def label(grid: Summary, shape: str) -> str:
@@ -63,33 +107,6 @@ def label(grid: Summary, shape: str) -> str:
     return text
 
 
-def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a | within a cell is escaped, for it would end the cell."""
-    rows = [header, ["---"] * len(header), *lines]
-    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
-
-
-def heads_text(heads_per_layer: list[int], separator: str) -> str:
-    """The heads of a layer, of each layer if they differ."""
-    different = len({*heads_per_layer}) > 1
-    return separator.join(map(str, heads_per_layer)) if different else str(heads_per_layer[0])
-
-
-def read_grids(cards: Path) -> dict[str, Summary]:
-    """Every grid that has rows, by name, summarised anew. Raises ValueError if its files do not fit."""
-    grids = {}
-    for path in sorted(cards.glob("grids/*/results.csv")):
-        name, results = path.parent.name, load_folder(path.parent)
-        summary = summarise(results)
-        has_figure = len(summary["curves"]) > 1 and len(summary["shapes"]) > 1
-        figure = f"curves-{name}.svg" if has_figure else None
-        learned = next(cell["learned"] for cell in summary["shapes"] if cell["shape"] == summary["baseline"])
-        known = {"name": name, "best_guess": results.best_guess, "learned": learned, "figure": figure}
-        grids[name] = summary | known
-    return grids
-
-
 def budget_names(grid: Summary) -> list[str]:
     """`12.3M tokens` for each budget."""
     counts = [budget["branch"] for budget in grid["curves"]]
@@ -99,11 +116,10 @@ def budget_names(grid: Summary) -> list[str]:
 def about_grid(grid: Summary) -> str:
     """Metric, recipe, seeds and the best baseline without a transformer, in a line."""
     way = "higher" if grid["higher_is_better"] else "lower"
-    seeds = ", ".join(map(str, grid["seeds"]))
-    text = f"{grid['metric'] or 'no finished run'} ({way} is better); recipe `{grid['recipe']}`; seeds {seeds}"
-    best = grid["best_guess"]
-    if best is not None:
-        text += f"; best baseline without a transformer: {best.value:.4f} ({best.name})"
+    text = f"{grid['metric'] or 'no finished run'} ({way} is better); recipe `{grid['recipe']}`; "
+    text += f"seeds {', '.join(map(str, grid['seeds']))}"
+    if grid["best_guess"] is not None:
+        text += f"; best baseline without a transformer: {grid['best_guess'].value:.4f} ({grid['best_guess'].name})"
     if grid["unsound_tuning"] is not None:
         text += f"; the learning rates may not be the best: {grid['unsound_tuning']}"
     return f"{text}. [Settings](grids/{grid['name']}/grid.yaml), [every run](grids/{grid['name']}/results.csv)."
@@ -111,7 +127,6 @@ def about_grid(grid: Summary) -> str:
 
 def grid_table(grid: Summary) -> str:
     """Every shape of a grid with its score, at each budget if there are several, and its difference."""
-    names = budget_names(grid) or [f"{grid['metric']}, mean ± sd (seeds)"]
     lines = []
     for place, cell in enumerate(grid["shapes"]):
         scores = []
@@ -125,6 +140,7 @@ def grid_table(grid: Summary) -> str:
             verdict = "baseline, not learned" if cell["learned"] is False else "baseline"
         known = "–" if cell["parameters"] is None else f"{cell['parameters']:,}"
         lines.append((label(grid, cell["shape"]), known, *scores, difference(grid, cell), verdict))
+    names = budget_names(grid) or [f"{grid['metric']}, mean ± sd (seeds)"]
     header = ("layers × heads × size", "parameters", *names, "difference, + is better (95 % interval)", "verdict")
     parts = [about_grid(grid), markdown(header, lines)]
     if grid["readings"]:
@@ -136,94 +152,71 @@ def grid_table(grid: Summary) -> str:
 
 def contrasts_table(grid: Summary) -> str:
     """The comparisons that were fixed beforehand, at equal tokens, FLOPs and seconds, at each budget."""
-    readings = pd.DataFrame(grid["readings"]).astype({"difference": object, "interval": object})
-    readings = readings.where(readings.notna(), None)
     seeds = grid["seeds_of"] or {}
     corrected = {}
     for each in grid["contrasts"]:
         planned = {*seeds.get(each["shape"], grid["seeds"])} & {*seeds.get(each["minus"], grid["seeds"])}
         if each["pairs"] == len(planned) and each["p_corrected"] is not None:  # all of its runs have finished
             corrected[each["shape"], each["minus"], "tokens"] = f"{each['p_corrected']:.2g}"
+    rows: dict[tuple, list] = {}
+    for each in grid["readings"]:
+        rows.setdefault((each["shape"], each["minus"], each["equal"]), []).append(each)
     lines = []
-    for key, group in readings.groupby(["shape", "minus", "equal"], sort=False):
-        if group["pairs"].any():
-            shape, minus, equal = key
+    for (shape, minus, equal), group in rows.items():
+        if any(each["pairs"] for each in group):
             pair = f"{label(grid, shape)} against {label(grid, minus)}"
-            lines.append(
-                (pair, equal, *(difference(grid, each) for each in group.to_dict("records")), corrected.get(key, ""))
-            )
+            read = [difference(grid, each) for each in group]
+            lines.append((pair, equal, *read, corrected.get((shape, minus, equal), "")))
     return markdown(("first against second", "at equal", *budget_names(grid), "corrected p at the end"), lines)
 
 
 def encoder_lines(results: dict) -> list[tuple[str, ...]]:
     """A published sentence encoder and its 8-bit file, in percent of the original; speeds over its float32."""
     parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
-    heads = f"{len(results['heads_per_layer'])} × {heads_text(results['heads_per_layer'], ', ')}".replace(
-        " ", "&nbsp;"
-    )
+    shape = f"{len(results['heads_per_layer'])} × {heads_text(results['heads_per_layer'], ', ')}"
+    named = ((f"[{results['name']}]({results['name']})", shape, own, parent), ("in 8 bits", "", own_int8, parent_int8))
     lines = []
-    for model, name, rival in ((own, f"[{results['name']}]({results['name']})", parent), (own_int8, "", parent_int8)):
+    for *names, model, rival in named:
         shares = [kept(model, parent), *(model["scores"][each] / parent["scores"][each] for each in COMPARED)]
         speeds = [model["speed"]["64"], model["speed"]["64"] / rival["speed"]["64"]]
-        lines.append(
-            (
-                name or "in 8 bits",
-                heads if name else "",
-                *(f"{100 * share:.1f}" for share in shares),
-                *(f"{speed:.2f} ×" for speed in speeds),
-                f"{model['megabytes']:.0f}",
-            )
-        )
+        numbers = [f"{100 * share:.1f}" for share in shares] + [f"{speed:.2f} ×" for speed in speeds]
+        lines.append((*names, *numbers, f"{model['megabytes']:.0f}"))
     return lines
 
 
 def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
     """The published sentence encoders, and the other models by task and grid."""
-    encoders, miniatures = [], []
-    for folder in published_folders(cards):
-        if is_encoder(folder):
-            encoders += encoder_lines(read_json(folder / RESULTS))
-            continue
-        results = results_in(folder / RESULTS)
-        if isinstance(results, PublishedResults):
-            grid = results.evidence.grid
-            guess = grids[grid]["best_guess"]
-            line = (
-                f"[{results.name}]({results.name})",
-                TASKS[results.task].title,
-                label(grids[grid], results.cell),
-                f"{results.parameters:,}",
-                f"{results.metric} {results.metrics[f'eval_{results.metric}']:.3f}",
+    folders = published_folders(cards)
+    encoders = [line for each in filter(is_encoder, folders) for line in encoder_lines(read_json(each / RESULTS))]
+    models = [results_in(folder / RESULTS) for folder in folders if not is_encoder(folder)]
+    miniatures = []
+    for each in sorted(models, key=lambda each: ([*TASKS].index(each.task), each.evidence.grid, each.name)):
+        grid = grids[each.evidence.grid]
+        guess = grid["best_guess"]
+        miniatures.append(
+            (
+                f"[{each.name}]({each.name})",
+                TASKS[each.task].title,
+                label(grid, each.cell),
+                f"{each.parameters:,}",
+                f"{each.metric} {each.metrics[f'eval_{each.metric}']:.3f}",
                 "–" if guess is None else f"{guess.value:.3f} ({guess.name})",
-                f"[{grid}](#{grid})",
+                f"[{grid['name']}](#{grid['name']})",
             )
-            miniatures.append(((list(TASKS).index(results.task), grid, results.name), line))
-    of_encoders = (
-        "model",
-        "layers × heads",
-        "STS, 4 sets",
-        "STS-B test",
-        "QNLI",
-        "same index",
-        "speed",
-        "at equal bits",
-        "MB",
-    )
-    of_miniatures = ("model", "task", "layers × heads × size", "parameters", "score", "best baseline", "compared in")
+        )
     return {
-        "sentence encoders": markdown(of_encoders, encoders),
-        "miniatures": markdown(of_miniatures, [line for _, line in sorted(miniatures)]),
+        "sentence encoders": markdown((*OF_ENCODERS, "MB"), encoders),
+        "miniatures": markdown(OF_MINIATURES, miniatures),
     }
 
 
 def render(cards: Path, grids: dict[str, Summary]) -> str:
-    """The page's text: the one that is there, or the template, with its tables renewed."""
+    """The page's text: the one that is there, with its tables renewed."""
     page = cards / README
-    text = (page if page.is_file() else TEMPLATES / "index.md").read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8") if page.is_file() else "# Results\n"
+    tables = model_tables(cards, grids) | {name: grid_table(grid) for name, grid in grids.items()}
     there = {name for _, name, _, _ in TABLE.findall(text)}
-    text += "".join(SECTION.format(name=name) for name in grids if name not in there)
-    tables = model_tables(cards, grids)
-    tables |= {name: grid_table(grid) for name, grid in grids.items()}
+    text += "".join(SECTION.format(name=name) for name in tables if name not in there)
 
     def renewed(match: re.Match[str]) -> str:
         begin, name, _, end = match.groups()
@@ -232,34 +225,88 @@ def render(cards: Path, grids: dict[str, Summary]) -> str:
     return TABLE.sub(renewed, text)
 
 
-def figures(cards: Path, grids: dict[str, Summary]) -> dict[Path, bytes]:
-    """The curves of every grid with several budgets, and the encoders beside rivals."""
-    drawn = {}
-    for grid in grids.values():
-        if grid["figure"]:
-            labels = {cell["shape"]: label(grid, cell["shape"]) for cell in grid["shapes"]}
-            drawn[cards / grid["figure"]] = curves_figure(grid, labels, grid["best_guess"])
-    own = {}
+# Figures
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure's file, without date and background."""
+    content = io.BytesIO()
+    figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
+    return content.getvalue()
+
+
+def draw_band(axis: Axes, name: str, points: list[tuple[int, list[float]]]) -> None:
+    """A line over millions of tokens, by the first of each point's values, and a band over them all."""
+    millions = [tokens / 1e6 for tokens, _ in points]
+    (line,) = axis.plot(millions, [values[0] for _, values in points], ".-", label=name, linewidth=1.2)
+    ends = ([end(values) for _, values in points] for end in (min, max))
+    axis.fill_between(millions, *ends, color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def curves_figure(grid: Summary) -> bytes:
+    """Quality of every shape over the tokens of its training, and the comparisons that were fixed beforehand.
+
+    Lines are means over the seeds. A band is their range, or a difference's 95 % interval; a dotted line is the best
+    baseline without a transformer.
+    """
+    names = {cell["shape"]: label(grid, cell["shape"]) for cell in grid["shapes"]}
+    with matplotlib.rc_context(STYLE):
+        figure = Figure()
+        quality, compared = figure.subplots(1, 2)
+        for shape, name in names.items():
+            cells = [(each["branch"], c) for each in grid["curves"] for c in each["shapes"] if c["shape"] == shape]
+            runs = [(tokens, [*cell["values"].values()]) for tokens, cell in cells if cell["n"]]
+            if runs:
+                draw_band(quality, name, [(tokens, [statistics.fmean(values), *values]) for tokens, values in runs])
+        if grid["best_guess"] is not None:
+            quality.axhline(grid["best_guess"].value, color=GREY, linestyle=":")
+        quality.set_ylabel(f"{grid['metric']}, {'higher' if grid['higher_is_better'] else 'lower'} is better")
+        pairs: dict[str, list] = {}
+        for each in grid["readings"] or []:
+            if each["equal"] == "tokens" and each["pairs"]:
+                name = f"{names[each['shape']]} − {names[each['minus']]}"
+                pairs.setdefault(name, []).append((each["branch"], signed_interval(grid, each)))
+        for name, points in pairs.items():
+            draw_band(compared, name, points)
+        compared.axhline(0, color=GREY, linewidth=1)
+        compared.set_ylabel("difference at equal tokens, + is better")
+        for axis in (quality, compared):
+            axis.set(xscale="log", xlabel="training tokens, millions")
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.minorticks_off()
+            axis.set_xticks([round(budget["branch"] / 1e6, 1) for budget in grid["curves"]])
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend(fontsize=7)
+        return svg(figure)
+
+
+def encoders_figure(cards: Path) -> bytes:
+    """STS-B test over relative speed, of encoders by others (docs/encoders.csv) and of ours."""
+    rivals = pd.read_csv(RIVALS, comment="#").dropna(subset=["relative_speed", "stsb_test"])
+    points = [(each.model.split("/")[-1], each.relative_speed, each.stsb_test, GREY) for each in rivals.itertuples()]
     for folder in filter(is_encoder, published_folders(cards)):
         for model in read_json(folder / RESULTS)["benchmark"]["models"][1::2]:
-            own[model["model"]] = model["speed"]["64"], 100 * model["scores"]["stsb_test"]
-    if own and RIVALS.is_file():
-        drawn[cards / "encoders.svg"] = encoders_figure(pd.read_csv(RIVALS, comment="#"), own)
-    return drawn
+            points.append((model["model"], model["speed"]["64"], 100 * model["scores"]["stsb_test"], BLUE))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure()
+        axes = figure.subplots()
+        for name, speed, score, color in points:
+            axes.plot(speed, score, "o", color=color, markersize=4)
+            axes.annotate(name, (speed, score), xytext=(5, 2), textcoords="offset points", color=color, fontsize=7)
+        axes.set(xscale="log", xlabel="speed relative to all-MiniLM-L6-v2 in float32", ylabel="STS-B test")
+        axes.set_xlim(0.4, 120)
+        return svg(figure)
 
 
 def write_index(cards: Path) -> Path:
-    """Renews the tables and figures of the page; figures of grids that are gone go.
-
-    Returns:
-        the path of the page.
-    """
+    """Renews the tables and figures of the page, and returns its path."""
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     grids = read_grids(cards)
-    files = {**figures(cards, grids), cards / README: render(cards, grids).encode()}
-    for path in {*cards.glob("curves-*.svg")} - files.keys():
-        path.unlink()
+    files = {cards / grid["figure"]: curves_figure(grid) for grid in grids.values() if grid["figure"]}
+    if RIVALS.is_file():
+        files[cards / "encoders.svg"] = encoders_figure(cards)
+    files[cards / README] = render(cards, grids).encode()
     for path, content in files.items():
         write_bytes(path, content)
     return cards / README
