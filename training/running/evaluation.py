@@ -6,6 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import naming, read_json
 from modeling_leaner.hub import files_of, hub_errors, local_file, refuse_pickles
@@ -74,7 +76,7 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
             network = build_model(run.arguments, run.task, complete=True)
             trainer = LeanTrainer(network, run.arguments, run.task, eval_dataset=run.held_out.rows)
             metrics = trainer.evaluate()
-        except RuntimeError as error:
+        except (RuntimeError, SafetensorError) as error:  # weights that are damaged, or do not fit
             raise ValueError(str(error)) from error
     found = scores(metrics)
     if not all(value is None or math.isfinite(value) for value in found.values()):
