@@ -27,9 +27,8 @@ from .files import naming, whole_folder
 from .hub import (
     check_vocabulary,
     copy_into,
-    files_of,
     load_processors,
-    local_file,
+    local_folder,
     refuse_pickles,
     sentence_transformers_files,
 )
@@ -323,7 +322,7 @@ def convert_checkpoint(source: str | Path, output: str | Path) -> PreTrainedMode
     source = str(source)
     output = Path(output)
     if output.exists() or output.is_symlink():
-        raise FileExistsError(f"{output} exists already")
+        raise FileExistsError(f"{output} exists already; choose another name, or delete it")
     converted = convert(_load_strictly(source))
     processors = load_processors(source)
     check_vocabulary(source, processors, getattr(converted.config, "vocab_size", None))
@@ -350,10 +349,9 @@ def _load_strictly(source: str) -> PreTrainedModel:
             raise ConversionError("quantization_config: quantised weights cannot be converted exactly")
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         model_class = _class_of(config)
-        if folder is not None:
-            files = find_weights(folder)
-        else:
-            files = [local_file(source, WEIGHTS)] if WEIGHTS in files_of(source) else []
+        files = find_weights(folder or local_folder(source))
+        if not files:
+            raise OSError(f"no {WEIGHTS}")
         load = {
             "output_loading_info": True,
             "dtype": _stored_dtype(files),

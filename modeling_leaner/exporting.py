@@ -19,8 +19,8 @@ from transformers import GenerationMixin
 from transformers.cache_utils import Cache, DynamicCache
 
 from .conversion import load_lean
-from .files import whole_folder, write_json
-from .hub import check_vocabulary, copy_into, load_processors, read_source_json, sentence_transformers_files
+from .files import read_json, whole_folder, write_json
+from .hub import check_vocabulary, copy_into, load_processors, local_folder, sentence_transformers_files
 from .layers_leaner import LeanPreTrainedModel
 
 
@@ -334,7 +334,7 @@ def export(source: str, output: Path, int8: bool = True) -> list[dict[str, objec
             files.append({"file": file, "bytes": size, **asdict(compare(exportable, load_onnx(path)))})
         if files[0]["difference"] > LARGEST_DIFFERENCE:
             raise ValueError(f"{source}: its onnx file differs from it by {files[0]['difference']:.1e}; not kept")
-        config = read_source_json(source, "config.json")  # the source's own, so that clients know its model_type
+        config = read_json(local_folder(source) / "config.json")  # the source's own: clients know its model_type
         config.pop("auto_map", None)  # names files of code, which are not there
         write_json(folder / "config.json", config)
         copy_into(folder, sentence_transformers_files(source))

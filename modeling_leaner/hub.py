@@ -4,7 +4,6 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ from huggingface_hub import (
     HfApi,
     ModelInfo,
     get_token,
-    hf_hub_download,
+    snapshot_download,
 )
 from huggingface_hub.errors import (
-    HfHubHTTPError,
     HFValidationError,
     HTTPError,
-    OfflineModeIsEnabled,
     RepositoryNotFoundError,
 )
 from huggingface_hub.utils import validate_repo_id
@@ -30,7 +27,7 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from .files import MOST_BYTES, read_json, read_text, sha256
 from .layers_leaner import WEIGHTS
-from .names import HUB_TIMEOUT, reason_of
+from .names import reason_of
 
 
 RECORD = "slim.json"  # of a cut, beside its weights: what was left out
@@ -40,6 +37,7 @@ PREPROCESSORS = (
     (AutoImageProcessor, {"preprocessor_config.json"}),
     (transformers.AutoTokenizer, TOKENIZER_FILES),
 )
+READ = ("*.json", "*.txt", "*.jinja", "recipe.yaml", "model*.safetensors", "*_Dense/*.safetensors")  # of a Hub id
 HUB_OWNER = "OWNER"  # of the repositories in a card; replaced by the account's name in what is sent
 # What a model on the Hub is made of. Everything else stays: the state of a training, pickles, locks, checkpoints.
 SHIPPED = ("README.md", "LICENSE", "*_leaner.py", "configuration_lean_*.py", "modeling_lean_*.py")
@@ -91,20 +89,17 @@ def cut_of_layers(record: Mapping[str, Any]) -> dict[str, Any] | None:
     return next((cut for cut in record.get("cuts", []) if cut["part"] == "layers"), None)
 
 
-def files_of(source: str) -> set[str]:
-    """The names of all files of a folder or Hub id, with their path in it; without the Hub, of those in the cache.
+def local_folder(source: str) -> Path:
+    """A folder as it is; the files of a Hub id, downloaded, or what the cache has if the Hub does not answer."""
+    if Path(source).is_dir():
+        return Path(source)
+    with hub_errors(source):
+        return Path(snapshot_download(source, allow_patterns=list(READ)))
 
-    Raises HfHubHTTPError where the Hub answers and does not say them: what the cache holds may not be all.
-    """
-    folder = Path(source)
-    if not folder.is_dir():
-        try:
-            files = HfApi().model_info(source, timeout=HUB_TIMEOUT).siblings
-            return {file.rfilename for file in files}
-        except HfHubHTTPError:
-            raise
-        except (HTTPError, OfflineModeIsEnabled):
-            folder = Path(hf_hub_download(source, "config.json")).parent  # what the cache has
+
+def files_of(source: str) -> set[str]:
+    """The names of all files of a folder or Hub id, with their path in it."""
+    folder = local_folder(source)
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -113,13 +108,12 @@ def sentence_transformers_files(source: str) -> dict[str, Path]:
 
     Its modules, its settings, and the folder of each module after the transformer (pooling, normalisation, …).
     """
-    names = files_of(source)
+    folder, names = local_folder(source), files_of(source)
     if "modules.json" not in names:
         return {}
-    modules = read_source_json(source, "modules.json")
+    modules = read_json(folder / "modules.json")
     folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
-    needed = (name for name in sorted(names) if name in SENTENCE_TRANSFORMERS or name.startswith(folders))
-    return {name: local_file(source, name) for name in needed}
+    return {name: folder / name for name in sorted(names) if name in SENTENCE_TRANSFORMERS or name.startswith(folders)}
 
 
 def copy_into(output: Path, files: Mapping[str, Path]) -> None:
@@ -130,19 +124,10 @@ def copy_into(output: Path, files: Mapping[str, Path]) -> None:
         shutil.copyfile(path, copied)
 
 
-def local_file(source: str, name: str) -> Path:
-    """A file of a folder, or of a Hub id, downloaded."""
-    return Path(source, name) if Path(source).is_dir() else Path(hf_hub_download(source, name))
-
-
 def weights_sha256(source: str) -> str | None:
     """The hash of the weights of a folder or Hub id; None where they are not in one `model.safetensors`."""
-    return sha256(local_file(source, WEIGHTS)) if WEIGHTS in files_of(source) else None
-
-
-def read_source_json(source: str, name: str) -> Any:
-    """What a JSON file of a folder or Hub id holds. Raises ValueError, naming it, if it is no JSON."""
-    return read_json(local_file(source, name))
+    path = local_folder(source) / WEIGHTS
+    return sha256(path) if path.is_file() else None
 
 
 def load_processors(source: str) -> list[object]:
@@ -171,14 +156,10 @@ def check_vocabulary(source: str, processors: Iterable[object], vocab_size: int 
 
 
 def refuse_pickles(source: str) -> None:
-    """Raises OSError for a folder or Hub id whose weights are pickles alone. What else is wrong loading says."""
-    try:
-        names = sorted(name for name in files_of(source) if "/" not in name)
-    except OSError:
-        return
-    pickles = [name for name in names if fnmatch(name, "pytorch_model*.bin")]
-    if pickles and not any(name.endswith(".safetensors") for name in names):
-        raise OSError(f"{source}: {pickles[0]} is a pickle, which can run code; expected {WEIGHTS}")
+    """Raises OSError for a folder whose weights are pickles alone."""
+    pickles = sorted(Path(source).glob("pytorch_model*.bin"))
+    if pickles and not any(Path(source).glob("*.safetensors")):
+        raise OSError(f"{source}: {pickles[0].name} is a pickle, which can run code; expected {WEIGHTS}")
 
 
 def shipped(folder: Path) -> list[str]:

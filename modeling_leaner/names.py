@@ -4,6 +4,7 @@ Nothing here imports torch or transformers, so that a mistyped name is answered 
 """
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -127,8 +128,10 @@ def require_source(source: str, names: Sequence[str] = ()) -> None:
     path = Path(source)
     if path.exists():
         return
+    near = get_close_matches(path.name, [beside.name for beside in path.parent.glob("*")], n=1)
+    hint = did_you_mean(source, [*names, *(str(path.with_name(name)) for name in near)])
     if path.is_absolute() or source.startswith((".", "~")) or len(path.parts) > 2:
-        raise ValueError(f"{source}: no such file or folder")
+        raise ValueError(f"{source}: no such file or folder{hint}")
     try:
         if not isinstance(try_to_load_from_cache(source, "config.json"), str):
             HfApi().model_info(source, timeout=HUB_TIMEOUT)
@@ -136,5 +139,4 @@ def require_source(source: str, names: Sequence[str] = ()) -> None:
         if isinstance(error, HfHubHTTPError) and not isinstance(error, RepositoryNotFoundError):
             return  # the Hub is there, and busy or guarded: loading says more
         kinds = "named shape, file or folder" if names else "file or folder"
-        hint = did_you_mean(source, names)
         raise ValueError(f"{source}: no such {kinds}; as a Hub id: {reason_of(error)}{hint}") from error

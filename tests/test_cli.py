@@ -393,7 +393,7 @@ class TestHub:
     def test_nothing_else_asks_the_hub_first(self, leaner, monkeypatch, words):
         """One question, which says no; then nothing is downloaded."""
         monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fails_with(RepositoryNotFoundError))
-        monkeypatch.setattr(evaluation, "local_file", lambda *_: pytest.fail("asked again"))
+        monkeypatch.setattr(evaluation, "local_folder", lambda *_: pytest.fail("asked again"))
         monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *_: pytest.fail("asked again"))
         result = leaner(*words.split())
         assert result.exit_code == 1, result.output
@@ -414,6 +414,12 @@ class TestHub:
             names.require_source("gpt2-base", ["gpt/base"])
         monkeypatch.setattr(names, "try_to_load_from_cache", lambda name, file: "/cache/config.json")
         names.require_source("gpt2-base")
+
+
+def test_the_nearest_name_beside_a_model_that_is_not_there(tmp_path):
+    (tmp_path / "minilm-3-layers").mkdir()
+    with pytest.raises(ValueError, match="no such file or folder; did you mean .*/minilm-3-layers[?]"):
+        names.require_source(str(tmp_path / "minilm-3-layer"))
 
 
 def fails_with(kind):

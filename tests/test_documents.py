@@ -38,7 +38,7 @@ def test_what_is_no_json(tmp_path):
         ("config.json", is_plain),
         (INDEX, find_weights),
         ("modules.json", check_no_other_code),
-        ("modules.json", lambda folder: hub.read_source_json(str(folder), "modules.json")),
+        ("modules.json", lambda folder: hub.sentence_transformers_files(str(folder))),
         ("slim.json", lambda folder: mapped_layers(str(folder), [], 2, 4)),
     ],
 )

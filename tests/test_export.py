@@ -41,7 +41,7 @@ class TestRefusals:
         (tmp_path / "there").mkdir()
         model = GOLDEN / "vit"
         out = tmp_path / "out"
-        refused("there exists already$", "export", "onnx", model, tmp_path / "there")
+        refused("there exists already", "export", "onnx", model, tmp_path / "there")
         refused("vit/nano: a named shape, which has no weights", "export", "onnx", "vit/nano", out)
         monkeypatch.setattr(exporting, "find_spec", lambda name: None if name == "onnxruntime" else name)
         missing = "^leaner export: onnx: needs packages that are not installed: pip install onnxruntime$"

@@ -19,6 +19,7 @@ from huggingface_hub import ModelCard
 from modeling_leaner.training import train
 from modeling_leaner.training.publishing import push
 from modeling_leaner.training.publishing.folders import is_encoder
+from modeling_leaner.training.running.evaluation import saved_file
 from safetensors.torch import load_file, save_file
 from stranger import logits
 from training_data import labelled, write_shape
@@ -400,3 +401,13 @@ def test_secrets_and_home_folders_are_not_sent(here, tmp_path, file, line):
         text.write(f"\n{line}\n")
     with pytest.raises(ValueError, match=re.escape(file)):
         push.push(folder, "owner/name", dry_run=True)
+
+
+def test_a_silent_hub_is_not_one_without_the_file(here):
+    leaner("push", SMALLEST, "someone/model")
+    here.silent_after = 0
+    with pytest.raises(ValueError, match="someone/model: the Hub does not answer"):
+        saved_file("someone/model", "recipe.yaml")
+    here.silent_after = None
+    assert saved_file("someone/model", "recipe.yaml").read_bytes() == here.files("someone/model")["recipe.yaml"]
+    assert saved_file("someone/model", "notes.md") is None

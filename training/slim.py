@@ -21,7 +21,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -50,9 +50,8 @@ from modeling_leaner.files import read_json, whole_folder, write_json
 from modeling_leaner.hub import (
     check_vocabulary,
     copy_into,
-    files_of,
     load_processors,
-    read_source_json,
+    local_folder,
     sentence_transformers_files,
     weights_sha256,
 )
@@ -197,12 +196,12 @@ def kind_of(model: LeanPreTrainedModel, source: str) -> Kind:
     raise ValueError(f"{source}: {name} cannot be made faster by this command; expected a {kinds}")
 
 
-def check_pooling(source: str, files: Container[str]) -> None:
+def check_pooling(source: str, files: Mapping[str, Path]) -> None:
     """Raises ValueError if the files of sentence-transformers ask for another embedding than the mean over tokens."""
-    for kind in (module["type"].rpartition(".")[2] for module in read_source_json(source, "modules.json")):
+    for kind in (module["type"].rpartition(".")[2] for module in read_json(files["modules.json"])):
         if kind not in MODULES:
             raise ValueError(f"{source}: modules.json: {kind}; expected no modules but {', '.join(MODULES)}")
-    pooling = read_source_json(source, POOLING) if POOLING in files else {}
+    pooling = read_json(files[POOLING]) if POOLING in files else {}
     modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
     mode = pooling.get("pooling_mode", "mean")
     if modes not in ([], ["pooling_mode_mean_tokens"]) or mode not in ("mean", ["mean"]):
@@ -617,8 +616,8 @@ def cut_vocabulary(settings: Settings) -> int:
         raise ValueError(f"{settings.source}: no tokenizer")
     rows, column = rows_with_content(settings.data, settings.column, original)
     model, smaller = keep_tokens(original, tokenizer, rows[column], settings.vocab_size)
-    files = files_of(settings.source)
-    known = [read_source_json(settings.source, name) for name in (RECORD, RESULTS) if name in files]
+    source = local_folder(settings.source)
+    known = [read_json(source / name) for name in (RECORD, RESULTS) if (source / name).is_file()]
     cuts = next((document["cuts"] for document in known if "cuts" in document), [])
     record = {
         "parent": settings.parent,

@@ -148,7 +148,7 @@ class CommandGroup(TyperGroup):
 
 def new_path(path: Path | None) -> Path | None:
     if path is not None and (path.exists() or path.is_symlink()):
-        raise ValueError(f"{path} exists already")
+        raise ValueError(f"{path} exists already; choose another name, or delete it")
     return path
 
 

@@ -73,7 +73,7 @@ def publish_encoder(
         raise ValueError(f"--name {name}: expected a folder's name of a-z, 0-9, dots and hyphens")
     target = CARDS / name
     if target.exists() and not (replace and is_encoder(target)):
-        raise ValueError(f"{target}: there already; --replace takes a sentence encoder anew")
+        raise ValueError(f"{target} exists already; choose another name, or --replace it")
     rows = embedding_benchmark.local_copies(data or list(embedding_benchmark.SOURCES))
     if len(STS_TESTS & rows.keys()) < 2 or not {"stsb_test", "qnli"} <= rows.keys():
         raise ValueError(f"--data: expected stsb_test, qnli and at least two of {', '.join(sorted(STS_TESTS))}")

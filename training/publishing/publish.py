@@ -161,10 +161,10 @@ def read_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
     try:
         results = checked(PublishedResults, read_json(path), path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{target}: there already, and not published by this command ({error})") from error
+        raise ValueError(f"{target} exists already ({error}); choose another name, or delete it") from error
     if results.evidence.grid != Path(grid.output_dir).name or results.cell != shape:
         there = f"{results.cell} in the grid {results.evidence.grid}"
-        raise ValueError(f"{target}: there already, of {there}; choose another name")
+        raise ValueError(f"{target} exists already, of {there}; choose another name, or delete it")
     return results
 
 

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import naming, read_json
-from modeling_leaner.hub import files_of, hub_errors, local_file, refuse_pickles
+from modeling_leaner.hub import local_folder, refuse_pickles
 from modeling_leaner.layers_leaner import find_weights
 from modeling_leaner.names import require_source
 from modeling_leaner.shapes import load_config
@@ -132,8 +132,8 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
     folder = Path(model)
     require_source(model)
     refuse_pickles(model)
-    if folder.is_dir() and not find_weights(folder):
-        raise ValueError(f"{folder}: no model.safetensors in this folder")
+    if not find_weights(local_folder(model)):
+        raise ValueError(f"{model}: no model.safetensors in this folder")
     recipe = saved_file(model, RECIPE)
     given = {word.removeprefix("--").partition("=")[0] for word in options if word.startswith("--")}
     if recipe is None and not folder.is_dir() and "task" not in given:
@@ -153,8 +153,8 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
 
 def saved_file(model: str, name: str) -> Path | None:
     """A file beside the weights of a folder or Hub id, such as recipe.yaml; None if there is none."""
-    with hub_errors(model):
-        return local_file(model, name) if name in files_of(model) else None
+    path = local_folder(model) / name
+    return path if path.is_file() else None
 
 
 def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str, int]:
