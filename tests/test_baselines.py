@@ -92,3 +92,34 @@ def test_guesses_on_images_read_their_pixels():
 def test_shared_tokens_of_a_pair():
     rows = packed([[1, 7, 8, 2, 8, 9, 2], [1, 5, 2, 5, 2], [1, 5, 2, 6, 2]])
     assert baselines.token_overlap(rows, separator=2)[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("told_by", ["first token only", "length only", "bag of tokens"])
+def test_guesses_find_what_tells_the_label(told_by):
+    """Rows whose label is one simple thing are solved by the guess that reads it, and by no other.
+
+    But the bag of tokens, a share of each, knows the length by the share of the mark of the beginning.
+    """
+    rng = np.random.default_rng(0)
+
+    def rows(count):
+        ids, labels = [], []
+        for label in rng.integers(3, size=count):
+            length = 4 * 2**label if told_by == "length only" else rng.integers(3, 30)
+            body = rng.integers(10, 20, size=length)
+            if told_by == "first token only":
+                body[0] = 5 + label
+                body[-2:] = 5 + (label + 1) % 3, 5 + (label + 2) % 3  # so that the bag has every mark once
+            elif told_by == "bag of tokens":
+                body[rng.integers(1, length, size=length // 2)] = 5 + label
+            ids.append([1, *body])
+            labels.append(label)
+        return Dataset.from_dict({"input_ids": ids, "length": [len(each) for each in ids], "labels": labels})
+
+    task = SimpleNamespace(processing=range(20), metric="accuracy", regression=False)
+    task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
+    train, held_out = rows(2000), rows(500)
+    features = baselines.text_features(task, train, held_out)
+    found = {each.name: each.value for each in baselines.fitted_guesses(task, features, train, held_out)}
+    assert found.pop(told_by) > 0.95, found
+    assert all(value < 0.6 for name, value in found.items() if (told_by, name) != ("length only", "bag of tokens"))

@@ -6,29 +6,23 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import yaml
 from command import leaner
-from datasets import Dataset
 from huggingface_hub import ModelCard
-from modeling_leaner.training import settings as recipes
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.experiments import baselines, runs
+from modeling_leaner.training.experiments import runs
 from modeling_leaner.training.experiments.grid import GridError, Run, load_grid
 from modeling_leaner.training.experiments.results import load_results
 from modeling_leaner.training.publishing import cards, publish, reevaluate, verify
-from modeling_leaner.training.publishing.folders import check_folder, results_in
-from modeling_leaner.training.running import loading
+from modeling_leaner.training.publishing.folders import check_folder
 from safetensors.torch import load_file, save_file
 from training_data import write_shape
 from workshop import GRID, small_listops, train_grid
 
 from modeling_leaner.files import sha256, whole_folder
-from modeling_leaner.shapes import load_config
 
 
 WORDS = "--max_steps 6 --max_train_rows 96 --max_eval_rows 64 --per_device_train_batch_size 8 --logging_steps 2"
@@ -77,87 +71,55 @@ def test_a_published_folder_holds_what_is_pushed(workshop):
             assert str(workshop) not in path.read_text()
 
 
-def test_a_second_time_changes_nothing_but_the_evidence(workshop):
-    """The weights that are there stay; a folder that is another's, or whose weights were swapped, is refused."""
-    target = workshop / "model_cards/leanbert-deep"
-    before = {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png" and path.is_file()}
-    loaded = load_grid(Path("grid.yaml"))
-    publish.renew(load_results(loaded), loaded.baseline)
-    after = {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png" and path.is_file()}
-    assert {name for name in before if before[name] != after[name]} == set() and before.keys() == after.keys()
-    assert not list((workshop / "model_cards").glob(".unfinished-*"))
-    with pytest.raises(ValueError, match="leanbert-deep exists already, of deep/bert.json in the grid tiny"):
-        publish.read_target(target, loaded, "shallow/bert.json")
-    with pytest.raises(ValueError, match="grids exists already"):
-        publish.read_target(workshop / "model_cards/grids", loaded, loaded.baseline)
-    weights = (target / "model.safetensors").read_bytes()
+def test_without_a_grid_every_folder_is_renewed(workshop, capsys):
+    """What the rows say is taken from them, the rest stays; a folder of another shape or other weights is refused."""
+    target, loaded = workshop / "model_cards/leanbert-deep", load_results(load_grid(Path("grid.yaml")))
+    before = {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png"}
+    results = json.loads(before["results.json"])
+    change(target, evidence={**results["evidence"], "mean": 0.5, "cells": []})
+    leaner("publish")
+    assert before == {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png"}
+    assert "leanbert-deep\nmodel_cards/leanbert-shallow\n" in capsys.readouterr().out
+    change(target, cell="shallow/bert.json")
+    with pytest.raises(ValueError, match="leanbert-deep exists already, not of deep/bert.json in the grid tiny"):
+        publish.renew(loaded, loaded.grid.baseline)
+    weights = before["model.safetensors"]
+    (target / "results.json").write_bytes(before["results.json"])
     (target / "model.safetensors").write_bytes(weights[:-4] + bytes(4))
     try:
         with pytest.raises(ValueError, match="its hash differs"):
-            publish.renew(load_results(loaded), loaded.baseline)
+            publish.renew(loaded, loaded.grid.baseline)
     finally:
         (target / "model.safetensors").write_bytes(weights)
 
 
-def test_without_a_grid_every_folder_is_renewed(workshop, capsys):
-    target = workshop / "model_cards/leanbert-deep"
-    before = (target / "results.json").read_text()
-    results = json.loads(before)
-    change(target, evidence={**results["evidence"], "mean": 0.5, "cells": []})
-    assert (target / "results.json").read_text() != before
-    leaner("publish")
-    assert (target / "results.json").read_text() == before
-    assert "leanbert-deep\nmodel_cards/leanbert-shallow\n" in capsys.readouterr().out
-    saved = workshop / "model_cards/grids/tiny/grid.yaml"
-    held = saved.read_text()
-    saved.write_text(held.replace("leanbert-deep", "another"))
-    with pytest.raises(SystemExit, match="leanbert-deep: model_cards/grids/tiny/grid.yaml does not have it under"):
-        leaner("publish")
-    saved.write_text(held)
-    with pytest.raises(SystemExit, match="^2$"):
-        leaner("publish", "--replace")
-
-
 def test_the_licence_is_that_of_the_owner_of_the_weights(workshop):
-    """As given; left out, what the folder says; none where none was given. What the Hub does not know is refused."""
+    """As given; left out, what the folder says; none where none was given."""
     target = workshop / "model_cards/leanbert-deep"
-    before = {path: path.read_bytes() for path in target.iterdir() if path.is_file()}
+    before = {path: path.read_bytes() for path in target.iterdir() if path.suffix != ".png"}
 
     def stated(*words):
         leaner("publish", "grid.yaml", *words)
-        text = (target / "README.md").read_text()
-        return ModelCard(text).data.license
+        return ModelCard((target / "README.md").read_text()).data.license
 
-    assert stated() == stated("--replace") == "mit"
-    assert stated("--license", "cc-by-4.0") == "cc-by-4.0"
-    assert stated("--license", "apache-2.0") == "apache-2.0"
+    assert stated("--replace") == "mit"
+    assert before == {path: path.read_bytes() for path in target.iterdir() if path.suffix != ".png"}
+    assert stated("--license", "apache-2.0") == stated() == "apache-2.0"
     shutil.rmtree(target)
     assert stated() is None
-    verify.verify(target, {}, short=True)
-    stated("--license", "mit")
-    assert before.keys() == {path for path in target.iterdir() if path.is_file()}
-    for path, content in before.items():
-        assert path.suffix == ".png" or path.read_bytes() == content
+    assert stated("--license", "mit") == "mit"
 
 
 def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
-    """Whatever a run depends on must be as it was; a renewal that fails leaves folder and grid as they were."""
+    """Whatever a run depends on must be as it was."""
     folder, saved = workshop / "model_cards/leanbert-deep", workshop / "model_cards/grids/tiny/grid.yaml"
     before, loaded = saved.read_bytes(), load_grid(Path("grid.yaml"))
     try:
         publish.renew(load_results(dataclasses.replace(loaded, data="trees of another wood")), loaded.baseline)
-        assert results_in(folder / "results.json").evidence.data == "trees of another wood"
-        assert "another wood" in (folder / "README.md").read_text()
-        kept = saved.read_bytes()
+        assert "another wood" in (folder / "README.md").read_text() and b"another wood" in saved.read_bytes()
         for change in ({"margin": 0.5}, {"overrides": None}):
             with pytest.raises(GridError):
                 publish.renew(load_results(dataclasses.replace(loaded, **change)), loaded.baseline)
-        config = (folder / "config.json").read_bytes()
-        (folder / "config.json").write_bytes(config.replace(b'"hidden_size": ', b'"hidden_size": "x", "other": '))
-        with pytest.raises(ValueError, match="model_cards/leanbert-deep/config.json"):
-            publish.renew(load_results(dataclasses.replace(loaded, data="twigs")), loaded.baseline)
-        (folder / "config.json").write_bytes(config)
-        assert saved.read_bytes() == kept
     finally:
         saved.write_bytes(before)
         publish.renew(load_results(load_grid(saved)), loaded.baseline)
@@ -193,10 +155,6 @@ def test_a_folder_takes_the_place_of_another_or_nothing_changes(error, tmp_path,
     assert (target / "file").read_text() == "before"
     replace()
     assert (target / "file").read_text() == "after" and [*tmp_path.iterdir()] == [target]
-
-
-def test_verification_finds_the_same_numbers(workshop, folder):
-    assert verify.verify(folder, {}).startswith("accuracy ")
 
 
 def test_a_changed_tensor_is_found(folder):
@@ -269,8 +227,6 @@ def test_weights_of_another_shape(folder, workshop):
 def test_commands_end_with_one_line(folder, workshop, capsys):
     with pytest.raises(SystemExit, match="--data: expected NAME=FOLDER"):
         leaner("verify", "--data_files", "folder")
-    with pytest.raises(SystemExit, match="--data: listopps is no dataset of these folders, expected one of list"):
-        leaner("verify", "--data_files", "listopps=folder")
     (folder / "recipe.yaml").write_text("task: [")
     with pytest.raises(SystemExit, match="1 of 2 failed"):
         leaner("verify", folder, workshop / "model_cards/leanbert-deep")
@@ -279,43 +235,6 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
     Path("bare.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), "publish": None}))
     with pytest.raises(SystemExit, match="bare.yaml: expected publish, "):
         leaner("publish", "bare.yaml")
-
-
-@pytest.mark.parametrize("told_by", ["first token only", "length only", "bag of tokens"])
-def test_guesses_find_what_tells_the_label(told_by):
-    """Rows whose label is one simple thing are solved by the guess that reads it, and by no other.
-
-    But the bag of tokens, a share of each, knows the length by the share of the mark of the beginning.
-    """
-    rng = np.random.default_rng(0)
-
-    def rows(count):
-        ids, labels = [], []
-        for label in rng.integers(3, size=count):
-            length = 4 * 2**label if told_by == "length only" else rng.integers(3, 30)
-            body = rng.integers(10, 20, size=length)
-            if told_by == "first token only":
-                body[0] = 5 + label
-                body[-2:] = 5 + (label + 1) % 3, 5 + (label + 2) % 3  # so that the bag has every mark once
-            elif told_by == "bag of tokens":
-                body[rng.integers(1, length, size=length // 2)] = 5 + label
-            ids.append([1, *body])
-            labels.append(label)
-        return Dataset.from_dict({"input_ids": ids, "length": [len(each) for each in ids], "labels": labels})
-
-    task = SimpleNamespace(processing=range(20), metric="accuracy", regression=False)
-    task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
-    train, held_out = rows(2000), rows(500)
-    features = baselines.text_features(task, train, held_out)
-    found = {each.name: each.value for each in baselines.fitted_guesses(task, features, train, held_out)}
-    assert found.pop(told_by) > 0.95, found
-    assert all(value < 0.6 for name, value in found.items() if (told_by, name) != ("length only", "bag of tokens"))
-
-
-def test_a_tokenizer_that_is_kept_says_the_length_of_the_new_training(workshop):
-    words = ["--shape", "model_cards/leanbert-deep", "--max_length", "16", "--output_dir", "unused"]
-    kept = loading.load_processing(recipes.parse("listops-short", words), load_config("deep/bert.json"), None)
-    assert kept.model_max_length == 16
 
 
 def test_a_grid_that_starts_from_another(workshop, tmp_path):
@@ -328,28 +247,6 @@ def test_a_grid_that_starts_from_another(workshop, tmp_path):
         assert start.endswith(f"deep-bert-{expected}-lr0.001") and Path(start, "model.safetensors").is_file()
     with pytest.raises(GridError, match="start_from: expected the weights .*seed5"):
         runs.shape_option(loaded, Run("report", grid["shapes"][0], 5, 1e-3))
-
-
-def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
-    """The weights that it began with must be those of the folder that the card names."""
-    grid = yaml.safe_load(Path("grid.yaml").read_text())
-    shape = grid["shapes"][0]
-    monkeypatch.setattr(publish, "CARDS", workshop / "model_cards")
-    monkeypatch.setattr(publish, "load_grid", lambda path: load_grid(Path("grid.yaml")))
-    started = SimpleNamespace(start_from="model_cards/grids/tiny", cuts=None)
-    run = workshop / "begun"
-    run.mkdir()
-    folder = workshop / "model_cards/leanbert-deep"
-
-    def begun_from(place):
-        (run / "results.json").write_text(json.dumps({"shape": str(place)}))
-        return publish.reproducible_shape(started, shape, run)
-
-    assert publish.reproducible_shape(SimpleNamespace(start_from=None, cuts=None), shape, run) == shape
-    first, second = (Run("report", shape, seed, 1e-3).folder(load_grid(Path("grid.yaml"))) for seed in (1, 2))
-    assert begun_from(first) == begun_from(folder) == str(folder)
-    with pytest.raises(ValueError, match="start_from: .*leanbert-deep does not hold the weights of .*seed2"):
-        begun_from(second)
 
 
 def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):

@@ -23,7 +23,6 @@ from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments import embedding_benchmark
-from ..experiments.grid import is_folder_name
 from ..records import RESULTS
 from ..settings import without_idle_steps, words_of
 from .cards import STS_TESTS, finish
@@ -69,8 +68,6 @@ def publish_encoder(
             are missing.
     """
     quiet_libraries()
-    if not is_folder_name(name):
-        raise ValueError(f"--name {name}: expected a folder's name of a-z, 0-9, dots and hyphens")
     target = CARDS / name
     if target.exists() and not (replace and is_encoder(target)):
         raise ValueError(f"{target} exists already; choose another name, or --replace it")
@@ -116,20 +113,13 @@ def publish_encoder(
 def read_origin(origin: Origin) -> tuple[dict, dict]:
     """The results of the run, and the slim.json of the folder that it began from.
 
-    Raises:
-        ValueError: a file is missing, or the run's teacher is not the parent.
+    Raises OSError if a file is missing, ValueError if the run's teacher is not the parent.
     """
-    file = origin.run / RESULTS
-    if not file.is_file():
-        raise ValueError(f"{file}: missing; expected the folder of a finished run of leaner train")
-    run = read_json(file)
+    run = read_json(origin.run / RESULTS)
     teacher = run["recipe"].get("teacher")
     if teacher not in (origin.parent, origin.base_model):
-        raise ValueError(f"{file}: recipe.teacher is {teacher}, expected {origin.parent}")
-    record = Path(run["shape"]) / RECORD
-    if not record.is_file():
-        raise ValueError(f"{record}: missing; expected a folder that leaner slim wrote, the shape of {origin.run}")
-    return run, read_json(record)
+        raise ValueError(f"{origin.run / RESULTS}: recipe.teacher is {teacher}, expected {origin.parent}")
+    return run, read_json(Path(run["shape"]) / RECORD)
 
 
 def write_model(folder: Path, origin: Origin, others: Mapping[str, Path]) -> dict:
