@@ -90,7 +90,7 @@ def train(
 def evaluate(
     context: typer.Context,
     models: Annotated[list[str], Argument(metavar="MODEL", help="Folder or Hub id of a model.", callback=trained)],
-    task: Annotated[str | None, Option(help="embedding: see below.", show_default="the recipe's")] = None,
+    task: Annotated[str | None, Option(help="embedding compares encoders.", show_default="the model's")] = None,
     dataset: Annotated[str | None, Option(help="Built-in data, or a Hub id.", show_default="the recipe's")] = None,
     data_files: DataFiles = None,
     eval_split: Annotated[str | None, Option(help="Split to evaluate on.", show_default="the recipe's")] = None,
@@ -109,13 +109,14 @@ def evaluate(
     sts16, sick_r, stsb, stsb_test, qnli, sst2, sentences. The others are compared with the first encoder.
     The path of an .onnx file is an encoder, too.
     """
-    if task == "embedding":
+    are_encoders = len(models) > 1 or Path(models[0], "modules.json").is_file()  # of sentence-transformers
+    if task == "embedding" or task is None and are_encoders:
         with slow_imports():
             from ..training.experiments.embedding_benchmark import evaluate_encoders
         evaluate_encoders(models, data_files or [], rounds, threads, as_json)
         return
     if len(models) > 1:
-        raise ValueError("several models are compared by --task embedding alone")
+        raise ValueError(f"--task {task}: takes one model; several are compared by --task embedding alone")
     with slow_imports():
         from ..training.running.evaluation import print_evaluation
     print_evaluation(models[0], context.args, as_json)

@@ -84,10 +84,12 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     files = split_files(data_files)
     chosen = files.get(whole, files.get(None))
     if chosen is None:
-        raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder")
+        raise ValueError(f"--data: nothing for the split {whole!r}, expected {whole}=FILE or a folder")
     for file in chosen:
         if not Path(file).exists() and not any(character in file for character in "*?[") and "://" not in file:
-            raise ValueError(f"data_files: {file}: no such file or folder")
+            raise ValueError(f"--data: {file}: no such file or folder")
+        if Path(file).is_file() and Path(file).stat().st_size == 0:
+            raise ValueError(f"--data: {file}: the file is empty")
     options = {"split": split, "streaming": streaming}
     if len(chosen) == 1 and Path(chosen[0]).is_dir():
         options["verification_mode"] = VerificationMode.NO_CHECKS
@@ -97,13 +99,11 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     else:
         suffix = Path(chosen[0]).suffix.lower()
         if suffix not in FORMATS:
-            raise ValueError(f"data_files: {chosen[0]}: expected a folder, or files of one of {', '.join(FORMATS)}")
+            raise ValueError(f"--data: {chosen[0]}: expected a folder, or files of one of {', '.join(FORMATS)}")
         builder = FORMATS[suffix]
         options |= {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
     try:
         return load_dataset(builder, **options)
-    except StopIteration:  # of an empty file of JSON
-        raise ValueError(f"{name}: the split is empty") from None
     except (DatasetGenerationError, DatasetNotFoundError, OSError, ValueError) as error:
         raise ValueError(f"{name}: {' '.join(str(error.__cause__ or error).split())[:300]}") from error
 
