@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import transformers
+from modeling_leaner.training.publishing import push
 from training_data import save_encoder
 from typer.testing import CliRunner
 
@@ -84,6 +85,16 @@ def test_every_key_that_a_model_reads_is_known(relative):
         read |= set(re.findall(r"getattr\((?:self\.)?config, \"(\w+)\"", text))
     known = {*relative.fields, *relative.only, *SHARED, *READ_ELSEWHERE}
     assert read - known == set()
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_not_pushed(tmp_path):
+    folder = save_encoder(tmp_path / "encoder")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([f"new{n}" for n in range(2000)])
+    tokenizer.save_pretrained(folder)
+    (folder / "README.md").write_text("---\nlibrary_name: transformers\n---\n")
+    with pytest.raises(ValueError, match="vocab_size"):
+        push.checked_contents(folder, "someone/encoder")
 
 
 def test_correlations_with_constant_labels_are_undefined(tmp_path):

@@ -3,7 +3,17 @@
 import re
 from pathlib import Path
 
-from modeling_leaner.hub import check_repository, check_token, commit, contents, deleted, remote_of
+from modeling_leaner.files import read_object
+from modeling_leaner.hub import (
+    check_repository,
+    check_token,
+    check_vocabulary,
+    commit,
+    contents,
+    deleted,
+    load_processors,
+    remote_of,
+)
 from modeling_leaner.terminal import quiet_libraries
 
 from .folders import CARDS, README, check_folder, published_folders
@@ -42,6 +52,8 @@ def checked_contents(folder: Path, repository: str) -> Contents:
             raise ValueError(f"{folder}: no {name}; expected the folder of a model")
     files = contents(folder, repository)
     check_folder(folder, files)
+    vocab_size = read_object(folder / "config.json").get("vocab_size")
+    check_vocabulary(str(folder), load_processors(str(folder)), vocab_size)
     check_texts(folder, files)
     return files
 
