@@ -365,8 +365,9 @@ def load_checkpoint(
     source = str(arguments.shape)
     refuse_pickles(source)
     options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True, **attention}
-    options |= {"trust_remote_code": False, "use_safetensors": True}
-    model, info = auto_class.from_pretrained(source, config=task.config, **options)
+    model, info = auto_class.from_pretrained(
+        source, config=task.config, trust_remote_code=False, use_safetensors=True, **options
+    )
     may_be_new = () if complete else MAY_BE_NEW
     resized = sorted(name for name, *_ in info["mismatched_keys"])
     wrong = [name for name in resized if not name.startswith(may_be_new)]
