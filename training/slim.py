@@ -368,7 +368,7 @@ def choose(settings: Settings, original: LeanPreTrainedModel, processor: object,
     target = shape_for(original, settings.target, settings.speedup, batches[0][0])
     check_target(original, target)
     slimmed = slim(original, target, *batches, progress_bar)
-    if settings.training:
+    if not settings.no_training:
         slimmed.model.save_pretrained(folder / "start")
         cuts = [asdict(cut) for cut in slimmed.cuts]
         write_json(folder / RECORD, {"settings": settings.comparable(), "cuts": cuts})
@@ -595,7 +595,7 @@ def run(settings: Settings) -> int:
     student = slimmed.model
     kept = next((cut.after for cut in slimmed.cuts if cut.part == "layers"), range(student.config.num_hidden_layers))
     pair = Pair(student, original, kind, rows, list(kept))
-    if settings.training and not train(pair, settings):
+    if not settings.no_training and not train(pair, settings):
         print(f"interrupted; the same command continues from {settings.unfinished}", file=sys.stderr)
         return INTERRUPTED
     comparison = compare(pair, settings.seed)
@@ -610,7 +610,7 @@ def run(settings: Settings) -> int:
 
 def cut_vocabulary(settings: Settings) -> int:
     """Writes the model with fewer tokens and otherwise the same weights; returns 0."""
-    if settings.speedup is not None or settings.target != Target() or settings.training:
+    if settings.speedup is not None or settings.target != Target() or not settings.no_training:
         raise ValueError("--vocab-size: alone and with --no-training; then train with the original as --teacher")
     if settings.keep is not None or settings.label_column is not None:
         raise ValueError("--vocab-size: not with --keep or --label-column, since nothing is compared")

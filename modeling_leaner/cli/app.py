@@ -127,7 +127,7 @@ def slim(
     output: NewFolder,
     data: Annotated[list[str], Option(metavar="PATH ...", help="Texts or images like the model's; no labels needed.")],
     speedup: Annotated[float | None, Option(help="How many times as fast on this machine, such as 2.")] = None,
-    keep: Annotated[float | None, Option(min=0, max=1, help="Exit with 3 below this quality, as 0.99.")] = None,
+    keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 if less quality is kept, such as 0.99.")] = None,
     minutes: Annotated[float, Option(min=0.01, help="Longest training.")] = 60,
     column: Annotated[
         str | None, Option(help="Column to read.", show_default="text, sentence, or the only one")
@@ -142,14 +142,14 @@ def slim(
         int | None, Option(help="Tokens to keep, the commonest of --data; alone, with --no-training.")
     ] = None,
     max_length: Annotated[int, Option(min=2, help="Longest text in tokens.")] = 128,
-    training: Annotated[bool, Option(help="Train what is left to reproduce the model.")] = True,
+    no_training: Annotated[bool, Option("--no-training", help="Only remove.")] = False,
     lean: Annotated[bool, Option("--lean", help="Write this family's class instead of transformers' own.")] = False,
     base_model: Annotated[str | None, Option(help="Hub id of a MODEL that is a folder, for the card.")] = None,
     license: License = None,
 ) -> None:
     """Make a faster model: remove layers, distil, compare.
 
-    Example: leaner slim sentence-transformers/all-MiniLM-L6-v2 fast --speedup 2 --data sentences.txt
+    Example: leaner slim sentence-transformers/all-MiniLM-L6-v2 fast --speedup 2 --data texts.csv
     """
     with slow_imports():
         from ..training.slim import Settings, run
