@@ -41,7 +41,7 @@ def published(tmp_path_factory):
     names = ["--name", "tiny-2-layers", "--parent", parent, "--base-model", "owner/tiny", "--license", "mit"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        result = run_leaner("publish", run, *names, "--rounds", 3, "--data", *data)
+        result = run_leaner("publish", run, *names, "--data", *data)
         assert result.exit_code == 0, result.output
         again = run_leaner("publish", run, *names, "--data", *data)
         assert again.exit_code == 1 and "--replace" in again.output

@@ -262,8 +262,6 @@ def publish(
     data_files: DataFiles = None,
     replace: Annotated[bool, Option("--replace", help="Publish existing folders from their runs again.")] = False,
     license: License = None,
-    rounds: Annotated[int, Option(min=3, help="Of a RUN: rounds of the timing.")] = 15,
-    threads: Annotated[int, Option(min=1, help="Of a RUN: threads of PyTorch and onnxruntime.")] = 1,
 ) -> None:
     """Make folders of model_cards/ from a grid's runs or an encoder.
 
@@ -284,11 +282,10 @@ def publish(
     base_model = base_model or parent
     with slow_imports():
         from ..hub import check_repository
-        from ..training.publishing.encoders import Origin, publish_encoder
+        from ..training.publishing.encoders import publish_encoder
         from ..training.publishing.index import write_index
     check_repository(base_model)
-    origin = Origin(source, parent, base_model, license, texts)
-    folder = publish_encoder(name, origin, data_files or [], rounds, threads, replace)
+    folder = publish_encoder(source, name, parent, base_model, data_files or [], license, texts, replace)
     typer.echo(f"{folder}\n{write_index(Path('model_cards'))}")
     typer.echo(f"Next: leaner verify {folder}, then leaner push {folder} OWNER/{name}")
 
