@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import re
 import signal
 import sys
 from functools import partial
@@ -12,8 +11,6 @@ from types import FrameType
 INTERRUPTED = 130  # exit status of a command that Ctrl-C or SIGTERM ended
 M_TRIM_THRESHOLD = -1  # of mallopt(3)
 M_MMAP_MAX = -4
-VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
-TUNABLES = r"glibc\.malloc\.(trim_threshold|mmap_threshold|mmap_max)="
 
 
 def leave(*_: object) -> None:
@@ -55,8 +52,7 @@ def keep_freed_memory() -> None:
     Only times and how much memory a process holds change. Environment variables such as MALLOC_TRIM_THRESHOLD_ take
     precedence. Does nothing without glibc on Linux.
     """
-    is_set = any(name in os.environ for name in VARIABLES) or re.search(TUNABLES, os.environ.get("GLIBC_TUNABLES", ""))
-    if sys.platform != "linux" or is_set:
+    if sys.platform != "linux" or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

@@ -206,15 +206,6 @@ def test_an_edited_card_is_found(folder):
         verify.verify(folder, {})
 
 
-@pytest.mark.parametrize("values", [{"parameters": 7}, {"evidence": {}}])
-def test_numbers_that_do_not_fit_make_no_card(folder, values):
-    before = (folder / "README.md").read_text()
-    change(folder, **values)
-    with pytest.raises(ValueError, match="results.json: "):
-        cards.write_card(folder)
-    assert (folder / "README.md").read_text() == before
-
-
 def test_weights_of_another_shape(folder, workshop):
     shutil.copyfile(workshop / "model_cards/leanbert-deep/model.safetensors", folder / "model.safetensors")
     with pytest.raises(ValueError, match="the weights do not fit config.json, such as model.layers.1"):

@@ -117,16 +117,6 @@ class Evidence(Record):
     best_guess: Guess | None = None
 
 
-class CutParent(Record):
-    """The published model that another was cut from, and what the cut scored before its training."""
-
-    name: str  # of its folder
-    weights_sha256: str | None = None  # of its model.safetensors, as the cut's slim.json has it
-    slim_options: list[str]  # of the `leaner slim` that leaves the same layers
-    metrics: dict[str, float]  # on the same rows, by name with eval_
-    untrained_metrics: dict[str, float]  # of the cut before its training
-
-
 class PublishedResults(RunResults):
     """results.json of a published folder: its run's, the evidence of the grid, and what a verification compares."""
 
@@ -137,7 +127,9 @@ class PublishedResults(RunResults):
     weights_sha256: str  # of model.safetensors
     subset: Record  # rows, data_sha256 and metrics of the first `max_eval_rows`, for a short verification
     evidence: Evidence
-    cut_parent: CutParent | None = None
+    # The published model that it was cut from: name, weights_sha256 as in slim.json, slim_options that leave the same
+    # layers, metrics; and untrained_metrics, of the cut before its training:
+    cut_parent: Record | None = None
 
     @property
     def parent(self) -> str | None:

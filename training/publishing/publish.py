@@ -97,7 +97,7 @@ def slim_options(target: Mapping[str, object], record: Mapping[str, object]) -> 
 
 
 def cut_parent(grid: Grid, shape: str) -> dict[str, object]:
-    """The fields of `CutParent` that the grid and the parent's folder hold.
+    """What the grid and the parent's folder say of a cut's parent.
 
     Raises ValueError if `cut_from` is not the published folder that was cut.
     """

@@ -130,19 +130,13 @@ def first_match(pattern: str, path: Path) -> str | None:
     return match and match[1].strip()
 
 
-def is_clone(folder: Path) -> bool:
-    """Whether a folder is a clone of this project, or its source archive."""
-    return first_match("name = (modeling_leaner)", folder / "setup.cfg") is not None
-
-
 def git_commit(package: Path) -> str | None:
     """Commit of the clone that `package` is the package folder of; None for a copy elsewhere, as in site-packages.
 
-    "-dirty" follows if the work tree differs from it, by a change or by a new file that git does not ignore, but for
-    model_cards/, which a sweep writes to.
+    "-dirty" follows if the work tree differs from it, but for model_cards/, which a sweep writes to.
     """
     clone = package.resolve().parent
-    if not (clone / ".git").exists() or not is_clone(clone):
+    if not (clone / ".git").exists() or first_match("name = (modeling_leaner)", clone / "setup.cfg") is None:
         return None
     git = ("git", "--no-optional-locks", "-C", clone)
     try:
@@ -163,11 +157,6 @@ def processor_flags() -> list[str]:
     """The flags, of those in `FLAGS`, that the system reports; none if it reports no flags."""
     flags = first_match(r"(?:flags|Features)\s*:(.+)", CPU_INFO) or ""
     return [flag for flag in FLAGS if flag in flags.split()]
-
-
-def machine_name(processor: str | None, threads: int | None) -> str:
-    """Processor and threads in words."""
-    return f"{processor}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def used_gpus() -> list[int]:
