@@ -225,27 +225,15 @@ def test_a_folder_of_transformers_is_pushed_without_code(here, plain):
     assert sent["model.safetensors"] == (plain / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (written("modeling_lean_x.py", ""), "modeling_lean_x.py: not a file of a published folder"),
-        (edited("config.json", "{", '{"auto_map": {"AutoModel": "modeling.X"},'), "config.json: auto_map is"),
-        (written("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["t.T", null]}}'), "auto_map names code"),
-        (written("modules.json", '[{"path": "", "type": "modeling.Evil"}]'), "modules.json: type is 'modeling.Evil'"),
-        (written("model.safetensors", "no tensors"), "model.safetensors: damaged or not safetensors"),
-        (edited("config.json", "{", '{"note": "hf_abcdefghijklmnop",'), "config.json: line 1 holds an access token"),
-    ],
-)
-def test_a_folder_of_transformers_that_is_not_pushed(here, plain, change, said):
-    change(plain)
-    refused(f"^leaner push: {re.escape(str(plain))}.*{said}", "push", plain, "someone/plain")
+def test_a_folder_of_transformers_with_code_is_not_pushed(here, plain):
+    (plain / "modeling_x.py").write_text("")
+    refused("modeling_x.py: not a file of a published folder", "push", plain, "someone/plain")
     assert here.requests == []
 
 
 def test_what_is_private_is_not_sent_where_all_can_read(here, tmp_path):
     leaner("push", SMALLEST, "someone/model", "--private")
-    new = changed_copy(SMALLEST, tmp_path / "new")
-    leaner("push", new, "someone/model", "--private")
+    assert here.repositories["someone/model"].private
     here.repositories["someone/model"].private = False
     before = here.files("someone/model")
     refused("--private: someone/model is there already, and public", "push", SMALLEST, "someone/model", "--private")

@@ -3,8 +3,7 @@
 Run as a file of its own, `python reevaluate.py FOLDER HEAD INPUTS OUTPUT`: INPUTS is a safetensors file of batches,
 `0.input_ids`, `0.labels`, `1.input_ids` ...; OUTPUT gets what the metrics need of each row: logits for a
 classification; loss in nats, tokens and hits for a language model, and for a causal one loss and number of the tokens
-that complete a bigram seen before in their row; where HEAD is empty the mean over tokens of the
-last states. It imports nothing of this package, on purpose.
+that complete a bigram seen before in their row. It imports nothing of this package, on purpose.
 """
 
 import sys
@@ -40,12 +39,6 @@ def reduced(head, logits, labels):
     return torch.stack(kept, dim=1)
 
 
-def mean_over_tokens(states, mask):
-    """(B, T, D) → (B, D), without padding."""
-    weights = mask[..., None].to(states.dtype)
-    return (states * weights).sum(1) / weights.sum(1)
-
-
 def main(folder: str, head: str, inputs: str, output: str) -> None:
     """Loads the folder's model and writes what `reduced` keeps of each batch."""
     sys.meta_path.insert(0, NoPackage())
@@ -66,12 +59,7 @@ def main(folder: str, head: str, inputs: str, output: str) -> None:
     with torch.inference_mode():
         for index, batch in batches.items():
             labels = batch.pop("labels", None)
-            outputs = model(**batch)
-            if head == "":
-                found = mean_over_tokens(outputs.last_hidden_state, batch["attention_mask"])
-            else:
-                found = reduced(head, outputs.logits, labels)
-            kept[str(index)] = found.float().contiguous()
+            kept[str(index)] = reduced(head, model(**batch).logits, labels).float().contiguous()
     save_file(kept, output)
 
 
