@@ -19,7 +19,7 @@ from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, reported, write_grid
-from ..experiments.results import GridResults, finished_row, load_folder, load_results
+from ..experiments.results import GridResults, load_folder, load_results
 from ..experiments.statistics import reported_rows, score
 from ..records import RESULTS, Evidence, PublishedResults, RunResults, checked
 from ..running.run_folder import RECIPE
@@ -39,18 +39,6 @@ RUN_FILES = (  # what a published folder has of its run
 
 
 # What a published results.json says
-
-
-def run_to_publish(results: GridResults, shape: str) -> Path:
-    """The folder of the run to publish. Raises ValueError if it has not finished or is not on this machine."""
-    grid = results.grid
-    run = reported(grid, shape, grid.seeds[0], results.tuning.best[shape])
-    if finished_row(results.rows, run) is None:
-        raise ValueError(f"{grid.path('results.csv')}: no finished run of {shape} with seed {grid.seeds[0]}")
-    folder = run.folder(grid)
-    if not (folder / WEIGHTS).is_file():
-        raise ValueError(f"{folder}: the run's weights are not there; a sweep with another output_dir trains them")
-    return folder
 
 
 def reproducible_shape(grid: Grid, shape: str) -> str:
@@ -179,7 +167,9 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license:
     """
     grid = loaded.grid
     target = CARDS / grid.publish[shape]
-    source = run_to_publish(loaded, shape)
+    source = reported(grid, shape, grid.seeds[0], loaded.tuning.best[shape]).folder(grid)
+    if not (source / WEIGHTS).is_file():
+        raise ValueError(f"{source}: the run's weights are not there; a sweep with another output_dir trains them")
     if target.exists():
         license = license or read_object(target / RESULTS).get("license")
     options = copy_options(results_in(source / RESULTS).recipe, data_files)
