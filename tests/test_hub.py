@@ -226,8 +226,8 @@ def test_a_folder_of_transformers_is_pushed_without_code(here, plain):
 
 
 def test_a_folder_of_transformers_with_code_is_not_pushed(here, plain):
-    (plain / "modeling_x.py").write_text("")
-    refused("modeling_x.py: not a file of a published folder", "push", plain, "someone/plain")
+    (plain / "modeling_lean_x.py").write_text("")
+    refused("modeling_lean_x.py: not a file of a published folder", "push", plain, "someone/plain")
     assert here.requests == []
 
 
