@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import platform
 import re
 import signal
 import subprocess
@@ -25,7 +24,6 @@ import modeling_leaner
 from modeling_leaner import __version__, files, names
 from modeling_leaner.cli.app import app
 from modeling_leaner.cli.command import dashed
-from modeling_leaner.files import whole_folder
 from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import load_shape
 
@@ -140,43 +138,6 @@ class TestStart:
         assert given <= names | {"--max-steps"}
 
 
-class TestSpelling:
-    """An option may be spelt --two-words or --two_words, with = or without, in every command."""
-
-    @pytest.mark.parametrize("option", ["--head-dim", "--head_dim"])
-    def test_of_the_planner(self, leaner, option):
-        words = ["plan", "--family", "gpt", "--layers", "2", "--width", "64", "--heads", "4", "--mlp", "64", "--json"]
-        (candidate,) = json.loads(leaner(*words, f"{option}=8").output)["candidates"]
-        assert (
-            candidate["head_dim"] == 8 == json.loads(leaner(*words, option, "8").output)["candidates"][0]["head_dim"]
-        )
-
-    @pytest.mark.parametrize("words", ["--max-stepz 3", "--max_stepz=3", "--data-files x --max-stepz 3"])
-    def test_of_recipe_keys(self, leaner, words):
-        """The one key that is refused is the misspelt one, in the spelling of the recipes."""
-        result = leaner("train", "sst2", "--shape", "bert/nano", *words.split())
-        assert result.exit_code == 1 and "max_stepz" in result.stderr and "max_steps" in result.stderr, result.output
-
-    def test_of_what_is_handed_on_to_training(self, leaner, monkeypatch, tmp_path):
-        """All options, as keys, in their order; values stay as they are."""
-        from modeling_leaner.training import train
-
-        monkeypatch.chdir(tmp_path)
-        Path("some-run").mkdir()
-        Path("my-rows.csv").touch()
-        given = []
-        monkeypatch.setattr(train, "train", lambda *values: given.append(values))
-        monkeypatch.setattr(evaluation, "print_evaluation", lambda *values: given.append(values))
-        keys = "--max-steps=-1 --shape vit/nano --data train=my-rows.csv my-rows.csv --bf16 --output-dir=a-b --resume"
-        for command in (("train", "digits"), ("train",), ("evaluate", "some-run", "--json")):
-            words = keys.split() if command[0] == "train" else keys.split()[:-1]
-            result = leaner(*command, *words)
-            assert result.exit_code == 0, result.output
-        words = ["--max_steps=-1", "--shape", "vit/nano", "--data_files", "train=my-rows.csv", "my-rows.csv", "--bf16"]
-        words.append("--output_dir=a-b")
-        assert given == [("digits", [*words, "--resume"]), (None, [*words, "--resume"]), ("some-run", words, True)]
-
-
 REGISTERED = """
 import modeling_leaner
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -253,22 +214,6 @@ def test_interrupted_while_libraries_are_imported(words, later, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("ignored", [False, True])
-def test_what_ignores_interrupts_goes_on_to(ignored):
-    """`&` in a script starts a process that ignores SIGINT; else it ends the imports at once, and then is an error."""
-    code = f"""
-import signal
-signal.signal(signal.SIGINT, signal.SIG_IGN if {ignored} else signal.default_int_handler)
-from modeling_leaner.process import leave, leave_at_once, leave_in_order
-before = signal.getsignal(signal.SIGINT)
-leave_at_once()
-assert (signal.getsignal(signal.SIGINT) is leave) != {ignored}
-leave_in_order()
-assert signal.getsignal(signal.SIGINT) is before
-"""
-    subprocess.run([sys.executable, "-c", LIGHT + code], check=True)
-
-
 TERMINATED = """
 import os, signal, sys, time, types
 from pathlib import Path
@@ -294,15 +239,6 @@ from modeling_leaner.__main__ import main
 from modeling_leaner.process import leave_in_order
 main()
 """
-
-
-def test_an_error_elsewhere_is_not_the_folders(tmp_path):
-    """What cannot be read while a folder is written is named as it is."""
-    with pytest.raises(FileNotFoundError, match="No such file or directory: .*source"), whole_folder(tmp_path / "out"):
-        (tmp_path / "elsewhere" / "source").read_bytes()
-    with pytest.raises(OSError, match="out: cannot be written, nothing is left of it"), whole_folder(tmp_path / "out"):
-        pass
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch):
@@ -353,22 +289,6 @@ sys.modules["modeling_leaner.cli.app"] = types.SimpleNamespace(app=app)
 from modeling_leaner.__main__ import main
 main()
 """
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="elsewhere than with glibc nothing is set")
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ({}, True),
-        ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"}, False),
-    ],
-)
-def test_freed_memory_is_kept(given, kept, monkeypatch):
-    """Nothing of 256 MiB is asked of the system again; what the environment says of it wins."""
-    for name in [name for name in os.environ if name.startswith(("GLIBC_", "MALLOC_"))]:
-        monkeypatch.delenv(name)
-    output = subprocess.check_output([sys.executable, "-c", LIGHT + FREED_MEMORY], env=os.environ | given, text=True)
-    assert (int(output) < 100) == kept
 
 
 class TestHub:

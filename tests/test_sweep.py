@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
@@ -21,7 +20,7 @@ from filelock import lock_descriptor
 from modeling_leaner.training.data.sources import load_training
 from modeling_leaner.training.experiments import runs, sweep
 from modeling_leaner.training.experiments.grid import Run, load_grid
-from modeling_leaner.training.experiments.results import COLUMNS, read_rows
+from modeling_leaner.training.experiments.results import read_rows
 from modeling_leaner.training.settings import RecipeArguments
 
 
@@ -208,18 +207,6 @@ def test_tuning_never_sees_what_is_reported(bench):
 # Rows, restarts, failures
 
 
-def test_columns(bench):
-    bench.run(learning_rates=[1e-3], tuning=None)
-    assert list(bench.rows()[0]) == COLUMNS
-    row = bench.rows()[0]
-    assert (row["shape"], row["status"], row["git_commit"]) == (LEAN, "finished", "1e10")
-    assert (row["steps"], row["seconds"], row["peak_memory_bytes"], row["jobs"]) == ("3", "2.5", "7", "1")
-    assert row["input_pipeline_share"] == row["device"] == row["error"] == ""
-    folder = bench.output / "runs/report-vit-lean-tiny-seed1-lr0.001"
-    assert float(row["value"]) == json.loads((folder / "results.json").read_text())["metrics"]["eval_accuracy"]
-    assert Path(f"{folder}.log").read_text() == f"hello from {folder.name}\n"
-
-
 def test_a_finished_sweep_is_not_run_again(bench, capsys):
     bench.run()
     rows, first = bench.rows(), capsys.readouterr().out.splitlines()[-1]
@@ -306,16 +293,6 @@ def test_a_failed_run_is_a_row_and_is_tried_again(bench, capsys):
     calls = bench.calls()
     assert names(calls) == failing[:1] and calls[0]["words"][-1] == "--resume"
     assert {row["status"] for row in bench.rows()} == {"finished"}
-
-
-def test_the_reason_of_a_failure_is_its_last_error(tmp_path):
-    log = tmp_path / "run.log"
-    log.write_text("ValueError: of an earlier attempt\n")
-    with log.open("a") as file:
-        file.write("leaner train: no such file\r 40%|####  | 2/5\nUserWarning: a semaphore leaked\n")
-    assert sweep._reason(1, log) == "leaner train: no such file" and sweep._reason(-9, log) == "exit status -9"
-    log.write_text("Killed\n")
-    assert sweep._reason(1, log) == "exit status 1"
 
 
 # Processes
@@ -464,11 +441,3 @@ def test_missing_data_are_found_once_before_the_first_process(bench, monkeypatch
     expected = "leaner sweep: recipe digits: --data: y.csv: no such file or folder; no run was started (--data "
     assert refuses(bench, "--data", "train=y.csv").startswith(expected)
     assert bench.calls() == [] and os.listdir(bench.output) == [".lock"]
-
-
-def test_the_training_is_a_module():
-    """As sweeps, torchrun and accelerate start it."""
-    module, words = runs.TRAIN_MODULE, ["none", "--shape", "vit/nano"]
-    process = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, check=False)
-    *_, line = process.stderr.splitlines()  # before it, torch may warn that it finds no GPU
-    assert process.returncode == 1 and line.startswith("leaner train: none: ")

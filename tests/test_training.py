@@ -11,16 +11,16 @@ from unittest.mock import Mock
 import pytest
 import torch
 from command import leaner
-from datasets import ClassLabel, Dataset, Value
+from datasets import ClassLabel, Dataset
 from modeling_leaner.training import settings, train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.running import evaluation, loading
 from modeling_leaner.training.running.run_folder import whole_checkpoints
 from modeling_leaner.training.running.trainer import LeanTrainer
 from safetensors.torch import load_file, save_file
-from training_data import documents, labelled, merged, pictures, read_lines, with_a_broken_picture, write_shape
+from training_data import documents, labelled, merged, pictures, read_lines, write_shape
 
-from modeling_leaner import LeanBERTConfig, LeanGPTForCausalLM
+from modeling_leaner import LeanGPTForCausalLM
 from modeling_leaner.conversion import convert
 
 
@@ -68,26 +68,6 @@ def refused(result, *parts, left=False):
 CLASSIFY = ("sequence-classification", "bert")
 
 
-def test_missing_column(run):
-    rows = labelled(24, 0, ("sentence",), 2)
-    refused(run(*CLASSIFY, rows, "--text_column", "text"), "text_column", "'text'", "sentence, label")
-    refused(run(*CLASSIFY, rows.remove_columns("label")), "label_column", "sentence")
-    held_out = rows.rename_column("sentence", "text")
-    refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "'sentence'", "text, label")
-
-
-def test_an_image_that_ends_too_early(run, tmp_path):
-    rows = with_a_broken_picture(24, 5, tmp_path)
-    result = run("image-classification", "vit", rows)
-    refused(result, "train.parquet", f"image, row 6, {tmp_path}/05.png: no readable image")
-
-
-def test_label_outside_the_classes(run):
-    rows = labelled(24, 0, ("sentence",), 2).cast_column("label", Value("int64"))
-    held_out = rows.map(lambda row, index: {"label": 7 if index == 3 else row["label"]}, with_indices=True)
-    refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "label, row 4", "7", "2 classes")
-
-
 def test_numbers_that_do_not_begin_at_0_are_names(run):
     stars = [row % 5 + 1 for row in range(24)]
     rows = Dataset.from_dict({"text": [f"text {row}" for row in range(24)], "label": stars})
@@ -97,14 +77,6 @@ def test_numbers_that_do_not_begin_at_0_are_names(run):
     assert config["id2label"] == {str(index): str(index + 1) for index in range(5)}
     document = evaluation.evaluate(str(folder), [])
     assert document["metrics"] == json.loads((folder / "results.json").read_text())["metrics"]
-
-
-def test_a_long_text_is_refused_or_cut(run):
-    rows = labelled(24, 0, ("sentence",), 2)
-    refused(
-        run(*CLASSIFY, rows, "--max_length", "8"), "train.parquet", "sentence, row 1", "expected 1..8", "truncation"
-    )
-    assert run(*CLASSIFY, rows, "--max_length", "8", "--truncation")[0] == 0
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
@@ -170,12 +142,6 @@ def test_bad_labels(run, tmp_path, lines, message):
     (tmp_path / "rows.jsonl").write_text(lines)
     words = ["--data_files", f"train={tmp_path / 'rows.jsonl'}", "--eval_split", "none"]
     refused(run(*CLASSIFY, documents(8, 0), *words), message)
-
-
-def test_rows_are_named_by_their_place_in_the_file(run):
-    rows = labelled(40, 0, ("sentence",), 2)
-    rows = rows.map(lambda row, index: {"sentence": None if index == 7 else row["sentence"]}, with_indices=True)
-    refused(run(*CLASSIFY, rows, "--holdout", "5", "--tokenizer", "bytes"), "sentence, row 8", "an empty cell")
 
 
 def test_a_run_goes_on_with_its_own_rows_classes_and_batch(run):
@@ -359,31 +325,6 @@ def test_options_train_and_have_an_effect(run):
     assert len(set(map(str, curves.values()))) == len(curves)
 
 
-def test_image_size(run):
-    """A new model reads images of the recipe's size, and so do its processor and the runs that start from it."""
-    task = ("image-classification", "vit", pictures(16, 0))
-    status, said, folder = run(*task, "--image_size", "8")
-    assert status == 0, said
-    assert json.loads((folder / "config.json").read_text())["image_size"] == 8
-    assert json.loads((folder / "preprocessor_config.json").read_text())["size"] == {"height": 8, "width": 8}
-    trained = folder.rename(folder.with_name("trained"))
-    assert run(*task, shape=str(trained))[0] == 0
-    folder.rename(folder.with_name("again"))
-    refused(run(*task, "--image_size", "16", shape=str(trained)), "image_size: 16", "has another one")
-    refused(run(*task, "--image_size", "9"), "image_size", "9 is not a multiple of patch_size")
-
-
-def test_eval_loss_is_not_smoothed(run):
-    """With and without smoothing, an untrained model has the same held-out loss."""
-    losses, rows = [], labelled(24, 0, ("sentence",), 2)
-    for smoothing in ("0", "0.3"):
-        words = ["--label_smoothing_factor", smoothing, "--learning_rate", "0"]
-        _, _, folder = run(*CLASSIFY, rows, *words)
-        losses.append(json.loads((folder / "results.json").read_text())["metrics"]["eval_loss"])
-        folder.rename(folder.with_name("run" + smoothing))
-    assert losses[0] == losses[1]
-
-
 def test_a_head_that_was_never_trained_is_not_evaluated(run, capsys):
     _, _, folder = run("masked-lm", "bert", documents(16, 0))
     labelled(12, 0, ("sentence",), 2).to_parquet(folder / "rows.parquet")
@@ -499,56 +440,3 @@ def test_transformers_own_model_by_the_same_recipe(run, family, monkeypatch):
     assert results["recipe"]["implementation"] == "transformers"
     again = evaluation.evaluate(str(folder), ["--use_cpu", "true"])["metrics"]
     assert again == pytest.approx(results["metrics"], rel=1e-4, abs=1e-5)
-
-
-def test_a_checkpoint_goes_on_with_its_own_tokenizer(run, tmp_path):
-    """Whatever tokenizer a recipe names, which is for a shape without weights."""
-    rows = documents(16, 0)
-    _, _, folder = run("masked-lm", "bert", rows)
-    pretrained = folder.rename(tmp_path / "pretrained")
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("task: masked-lm\ntokenizer: wordpiece\n")
-    data = ["--data_files", f"train={tmp_path / 'train.parquet'}", f"validation={tmp_path / 'validation.parquet'}"]
-    line = [str(recipe), "--shape", str(pretrained), "--output_dir", str(tmp_path / "run"), *FEW, *data]
-    train.main(line)
-    train.main([*line, "--resume"])
-    assert "tokenizer:" not in (tmp_path / "run" / "recipe.yaml").read_text()
-    assert "tokenizer" not in json.loads((tmp_path / "run" / "results.json").read_text())["recipe"]
-
-
-def test_promised_checkpoints_outlive_the_end(run):
-    """Those of the steps asked for and the newest, beside a best one that is evaluated."""
-    words = "--max_steps 4 --eval_strategy steps --eval_steps 1 --save_strategy steps --save_steps 1".split()
-    words += ["--save_total_limit", "1", "--checkpoint_steps", "2", "--metric_for_best_model", "loss"]
-    status, said, folder = run("masked-lm", "bert", documents(16, 0), *words, "--learning_rate", "1e-30")
-    assert status == 0, said
-    assert {"checkpoint-2", "checkpoint-4"} <= {path.name for path in folder.glob("checkpoint-*")}
-
-
-def test_a_checkpoint_that_lost_its_tokenizer(run, tmp_path):
-    """A new vocabulary would give the old weights tokens that they do not know."""
-    rows = labelled(32, 0, ("sentence",), 2)
-    status, _, folder = run(*CLASSIFY, rows)
-    assert status == 0
-    lost = shutil.copytree(folder, tmp_path / "lost")
-    (lost / "tokenizer.json").unlink()
-    own = merged(FEW, ["--output_dir", str(tmp_path / "again")])
-    for words in ([], ["--tokenizer", "words"]):
-        _, said, _ = run(*CLASSIFY, rows, *words, shape=str(lost), few=own)
-        assert f"leaner train: {lost / 'tokenizer.json'}: missing; the weights know" in said
-        assert not (tmp_path / "again").exists()
-    status, _, _ = run(*CLASSIFY, rows, "--tokenizer", str(folder), shape=str(lost), few=own)
-    assert status == 0
-
-
-@pytest.mark.parametrize(
-    ("names", "numbers"),
-    [
-        (["0", "1"], {"0": 0, "1": 1}),  # no row of class 2
-        (["1", "2", "3"], {"1": 0, "2": 1, "3": 2}),
-        (["bad", "fine", "good"], {"bad": 0, "fine": 1, "good": 2}),
-    ],
-)
-def test_classes_of_a_model_without_names(names, numbers):
-    known = evaluation.known_classes(LeanBERTConfig(num_labels=3), names, "rows: model")
-    assert {name: known[name] for name in names} == numbers
