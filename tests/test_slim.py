@@ -137,6 +137,7 @@ def test_it_trains_in_the_precision_of_the_plan(tmp_path, rows, monkeypatch, bf1
     result = leaner("slim", source, tmp_path / "out", "--layers", 2, "--data", rows)
     assert result.exit_code == 0, result.output
     assert used[:2] == [bf16, bf16]
+    assert used[2:] and not any(used[2:])  # what is compared, and timed, is what is saved
 
 
 def test_tokens_of_one_row_are_drawn_together():

@@ -451,7 +451,7 @@ def train(pair: Pair, settings: Settings) -> bool:
     trainer = Distiller(pair, arguments, callbacks=[interruption])
     pair.student.train()
     trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")) or None)
-    pair.student.eval()
+    trainer.accelerator.unwrap_model(pair.student, keep_fp32_wrapper=False).eval()  # without its autocast to bfloat16
     return not (interruption.pressed and trainer.state.global_step < plan["steps"])
 
 
