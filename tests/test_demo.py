@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,3 +77,7 @@ def test_a_pair_differs_in_its_shape_alone(finished):
         assert twin["parameters"] <= 0.7 * base["parameters"]
         assert twin["recipe"] == base["recipe"] and twin["data_sha256"] == base["data_sha256"]
         assert (base["shape"], twin["shape"]) == (f"{family}/nano", f"{family}/lean-nano")
+
+
+def test_a_fresh_process_predicts(finished):
+    assert re.search(r"^prints: \d$", finished.stdout, re.MULTILINE)

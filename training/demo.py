@@ -1,11 +1,14 @@
 """`make demo`: a shipped model made faster by `leaner slim`, and a baseline and its lean twin of each family, trained.
 
 Nothing is downloaded. Each of the six folders `runs/demo/<family>-<shape>` is ready for the Hub and is replaced
-when the demo runs again. A table compares them.
+when the demo runs again. A table compares them; at the end a fresh process runs the code on the card of one of them.
 """
 
+import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from rich.table import Table
@@ -73,13 +76,21 @@ def table(runs: list[RunResults]) -> Table:
     return out
 
 
+def load_again(folder: Path) -> None:
+    """Prints the code on the card of a run, and what it prints in a fresh process."""
+    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True)
+    print(f"\nIn a fresh process:\n\n{code}\nprints: {printed.strip()}")
+
+
 def main() -> None:
-    """Makes a shipped model faster, trains the pairs, and prints the table."""
+    """Makes a shipped model faster, trains the pairs, prints the table, and loads one folder again."""
     make_faster()
     runs = [train_shape(family, shape) for family in RECIPES for shape in PAIR]
     console = plain_console()
     console.print()
     console.print(table(runs))
+    load_again(OUTPUT / "bert-lean-nano")
     print(f"\nThe cards are {OUTPUT}/*/README.md, the figures {OUTPUT}/*/training.png.")
 
 
