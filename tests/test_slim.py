@@ -233,6 +233,14 @@ def test_the_speedup_chooses_the_layers(tmp_path, monkeypatch):
     assert slim.shape_for(model, Target(), 2.0, {}).intermediate_size == model.config.intermediate_size
 
 
+def test_a_missed_speedup_is_said(tmp_path, rows, monkeypatch):
+    """Layers are chosen by one measurement, and the result is timed by another."""
+    monkeypatch.setattr(slim, "speeds_of", lambda models, batch: [1.0, 1.1] if len(models) == 2 else [1.0, 1.5, 2.0])
+    source = save_sentence_encoder(tmp_path / "source")
+    result = leaner("slim", source, tmp_path / "out", "--speedup", 1.5, "--no-training", "--data", rows)
+    assert result.exit_code == 0 and "--speedup 1.5 is missed" in result.output, result.output
+
+
 def test_an_interrupted_command_continues(tmp_path):
     source = save_sentence_encoder(tmp_path / "source")
     out = tmp_path / "out"

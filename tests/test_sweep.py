@@ -438,6 +438,6 @@ def test_another_grid_is_refused(bench, changes):
 def test_missing_data_are_found_once_before_the_first_process(bench, monkeypatch):
     """With one line, and no row; what the command line names takes the place of the grid's."""
     monkeypatch.setattr(sweep, "load_training", load_training)
-    expected = "leaner sweep: recipe digits: --data: y.csv: no such file or folder; no run was started (--data "
+    expected = "leaner sweep: recipe digits: y.csv: no such file or folder; no run was started (--data "
     assert refuses(bench, "--data", "train=y.csv").startswith(expected)
     assert bench.calls() == [] and os.listdir(bench.output) == [".lock"]

@@ -251,7 +251,7 @@ def rows_with_content(data: Sequence[str], column: str | None, model: LeanPreTra
 def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object, kind: Kind) -> Rows:
     """The rows of `--data`. Raises ValueError for too few rows, no such column, or a label that is no class."""
     rows, column = rows_with_content(settings.data, settings.column, model)
-    if kind is ENCODER or kind.is_language_model or all(file.endswith(".txt") for file in settings.data):
+    if kind is ENCODER or not kind.is_language_model and all(file.endswith(".txt") for file in settings.data):
         rows = rows.map(partial(lines_of, column=column), batched=True, remove_columns=rows.column_names)
     label = settings.label_column
     if label is not None:
@@ -260,7 +260,8 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
         require_columns(rows, [label], "--label-column")
         rows = rows.map(lambda row: {label: class_of(row[label], model)})
     if len(rows) < LEAST_ROWS:
-        raise ValueError(f"--data: {len(rows)} rows with content in {column}; expected at least {LEAST_ROWS}")
+        hint = " (in text files, blank lines part them)" if kind.is_language_model else ""
+        raise ValueError(f"--data: {len(rows)} rows with content in {column}; expected at least {LEAST_ROWS}{hint}")
     rows = rows.shuffle(seed=settings.seed)
     held_out = min(HELD_OUT_ROWS, len(rows) // 5)
     values = rows.select(range(held_out, len(rows)))[column]
@@ -297,7 +298,7 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
 
 
 def lines_of(batch: dict[str, list], column: str) -> dict[str, list[str]]:
-    """The lines of texts: the paragraphs of an article, of which otherwise only the beginning would be read."""
+    """The lines of texts; otherwise an encoder would read only the beginning of an article."""
     return {column: [line for text in batch[column] for line in text.splitlines() if line.strip()]}
 
 
@@ -434,7 +435,7 @@ def train(pair: Pair, settings: Settings) -> bool:
         "warmup_steps": 0.05,
         "lr_scheduler_type": "linear",
         "save_total_limit": 1,
-        "logging_strategy": "no",
+        "disable_tqdm": False,  # a bar with the time that is left
         "report_to": "none",
         "dataloader_pin_memory": False,
         "remove_unused_columns": False,

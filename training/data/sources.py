@@ -84,12 +84,12 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     files = split_files(data_files)
     chosen = files.get(whole, files.get(None))
     if chosen is None:
-        raise ValueError(f"--data: nothing for the split {whole!r}, expected {whole}=FILE or a folder")
+        raise ValueError(f"nothing for the split {whole!r}, expected {whole}=FILE or a folder as data")
     for file in chosen:
         if not Path(file).exists() and not any(character in file for character in "*?[") and "://" not in file:
-            raise ValueError(f"--data: {file}: no such file or folder")
+            raise ValueError(f"{file}: no such file or folder")
         if Path(file).is_file() and Path(file).stat().st_size == 0:
-            raise ValueError(f"--data: {file}: the file is empty")
+            raise ValueError(f"{file}: the file is empty")
     options = {"split": split, "streaming": streaming}
     if len(chosen) == 1 and Path(chosen[0]).is_dir():
         options["verification_mode"] = VerificationMode.NO_CHECKS
@@ -99,7 +99,7 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     else:
         suffix = Path(chosen[0]).suffix.lower()
         if suffix not in FORMATS:
-            raise ValueError(f"--data: {chosen[0]}: expected a folder, or files of one of {', '.join(FORMATS)}")
+            raise ValueError(f"{chosen[0]}: expected a folder, or files of one of {', '.join(FORMATS)}")
         builder = FORMATS[suffix]
         options |= {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
     try:
