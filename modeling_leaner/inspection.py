@@ -45,9 +45,6 @@ class Spectrum:
 
     @classmethod
     def of(cls, matrix: torch.Tensor) -> "Spectrum":
-        """Raises ValueError for a matrix with NaN or infinity."""
-        if not matrix.isfinite().all():
-            raise ValueError(f"a matrix {list(matrix.shape)} holds NaN or infinity, which has no singular values")
         values = torch.linalg.svdvals(matrix)
         counted = values[values > max(matrix.shape) * torch.finfo(matrix.dtype).eps * values[0]]
         smallest = counted[-1].item() if len(counted) else 0.0
@@ -72,11 +69,6 @@ def query_key_spectrum(query: torch.Tensor, key: torch.Tensor) -> Spectrum:
     query_factor = torch.linalg.qr(query, mode="r").R
     key_factor = torch.linalg.qr(key, mode="r").R
     return Spectrum.of(query_factor @ key_factor.mT)
-
-
-def attention_entropy(weights: torch.Tensor) -> torch.Tensor:
-    """Mean over queries of the entropy of each head's weights, in nats: (H, T, S) → (H)."""
-    return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)
 
 
 def head_similarity(heads: torch.Tensor) -> torch.Tensor:
@@ -107,16 +99,21 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
         is the lower of the middle two.
 
     Raises:
-        ValueError: the model has no attention of this family, or a row has no tokens.
+        ValueError: the model has no attention of this family.
+        RuntimeError: a row has no tokens.
     """
     attentions = [module for module in model.modules() if is_named_as(module, LeanAttention)]
     if not attentions:
         raise ValueError(f"{type(model).__name__}: no LeanAttention in it")
     mask = inputs.get("attention_mask")
-    conditions: dict[nn.Module, float] = {}
+    medians: dict[nn.Module, float] = {}
 
     def measure(projection: nn.Module, arguments: tuple[torch.Tensor]) -> None:
-        conditions[projection] = median_condition_number(arguments[0], mask)
+        rows = arguments[0].double().cpu()  # (B, T, H·d)
+        if mask is not None:  # of multiple choice (B / C, C, T)
+            rows = [row[seen] for row, seen in zip(rows, mask.flatten(0, -2).bool().cpu())]
+        values = [torch.linalg.svdvals(row) for row in rows]
+        medians[projection] = torch.stack([each.max() / each.min() for each in values]).median().item()
 
     handles = [attention.o_proj.register_forward_pre_hook(measure) for attention in attentions]
     try:
@@ -125,24 +122,7 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
     finally:
         for handle in handles:
             handle.remove()
-    return [conditions[attention.o_proj] for attention in attentions]
-
-
-def median_condition_number(head_outputs: torch.Tensor, mask: torch.Tensor | None) -> float:
-    """The median of κ over the rows of (B, T, H·d), without the positions that `mask` (B, T) pads.
-
-    Of multiple choice the mask is (B / C, C, T). Raises ValueError for a row without tokens.
-    """
-    rows = head_outputs.double().cpu()
-    if mask is not None:
-        rows = [row[seen] for row, seen in zip(rows, mask.flatten(0, -2).bool().cpu())]
-    conditions = []
-    for index, row in enumerate(rows):
-        if len(row) == 0:
-            raise ValueError(f"index {index} of the batch has no tokens, expected one or more")
-        singular_values = torch.linalg.svdvals(row)
-        conditions.append(singular_values[0] / singular_values[-1])
-    return torch.stack(conditions).median().item()
+    return [medians[attention.o_proj] for attention in attentions]
 
 
 # Layers
@@ -177,15 +157,6 @@ class LayerReport:
     similarity: list[list[float]]
     removal: list[float]
 
-    @property
-    def heads(self) -> int:
-        return len(self.query_key)
-
-    @property
-    def similarities(self) -> list[float]:
-        """CKA of each pair of two heads."""
-        return [value for head, row in enumerate(self.similarity) for value in row[:head]]
-
 
 def rows_of(inputs: dict[str, torch.Tensor]) -> list[Row]:
     """A batch as rows of one, each without the positions that its `attention_mask` (B, T) pads."""
@@ -211,9 +182,10 @@ def inspect_layers(
             row has fewer tokens than a layer has heads.
     """
     blocks = model.base_model.layers
-    if layers is None:
-        layers = range(len(blocks))
-    check_layers("layers", layers, len(blocks))
+    layers = range(len(blocks)) if layers is None else layers
+    for layer in layers:
+        if not 0 <= layer < len(blocks):
+            raise ValueError(f"--layers: there is no layer {layer}, expected 0 to {len(blocks) - 1}")
     reports = []
     with evaluating(model):
         rows = [block_inputs(model, row) for row in rows]  # only the states between two blocks are kept
@@ -225,20 +197,14 @@ def inspect_layers(
     return reports
 
 
-def check_layers(name: str, layers: Sequence[int], depth: int) -> None:
-    """Raises ValueError, naming the setting, for a layer that a model of so many does not have."""
-    for layer in layers:
-        if not 0 <= layer < depth:
-            raise ValueError(f"{name}: there is no layer {layer}, expected 0 to {depth - 1}")
-
-
 def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor]) -> LayerReport:
-    """Measures a block on the states (N, D) that it reads, a row each; raises ValueError as `inspect_layers`."""
+    """Measures a block on the states (N, D) that it reads, a row each."""
     norm = nn.Identity() if is_named_as(block, LeanPostNormBlock) else copy.deepcopy(block.norm1).double()
     attention = copy.deepcopy(block.self_attn).double()
-    for name, weight in attention.named_parameters():
-        if not weight.isfinite().all():
-            raise ValueError(f"layer {layer}: NaN or infinite weights in {name}")
+    for name, values in [*attention.named_parameters(), *(("what it reads", row) for row in states)]:
+        if not values.isfinite().all():
+            raise ValueError(f"layer {layer}: NaN or infinity in {name}")
+
     fewest = max(attention.num_heads, 2)  # two for a variance; fewer tokens than heads are too few to compare them
     outputs = []  # (N, H, d), a row each
     entropies = []
@@ -249,10 +215,17 @@ def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor]) 
             raise ValueError(f"{found}{plural(attention.num_heads, 'head')}; expected at least {fewest} tokens")
         weights, heads = attend(attention, norm(row.double()))
         outputs.append(heads)
-        entropies.append(attention_entropy(weights))
+        entropies.append(torch.special.entr(weights).sum(dim=-1).mean(dim=-1))  # (H), of (H, N, N)
         even.append(mean(map(log, range(1, len(row) + 1))) if attention.is_causal else log(len(row)))
+
     entropy = torch.stack(entropies).mean(dim=0)  # (H)
     pooled = torch.cat(outputs)  # (tokens of all rows, H, d)
+    output = attention.o_proj(pooled.flatten(1))
+    variance = (output - output.mean(dim=0)).square().sum()
+    columns = attention.o_proj.weight.split(attention.head_dim, dim=1)  # (D, d) each
+    # ‖Y Wᵀ‖² of a head's outputs Y (N, d) is the product of two (d, d) matrices, Yᵀ Y and Wᵀ W, entry by entry.
+    moved = [((each.mT @ each) * (weight.mT @ weight)).sum() for each, weight in zip(pooled.unbind(1), columns)]
+
     queries = attention.q_proj.weight.split(attention.head_dim)  # (d, D) each; biases are left out
     keys = attention.k_proj.weight.split(attention.head_dim)
     pairs = [(query, keys[head // attention.num_key_value_groups]) for head, query in enumerate(queries)]
@@ -267,7 +240,7 @@ def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor]) 
         entropy=entropy.tolist(),
         entropy_share=(entropy / mean(even)).tolist(),
         similarity=head_similarity(pooled).tolist(),
-        removal=changes_without(attention, pooled),
+        removal=[(each / variance).item() for each in moved],
     )
 
 
@@ -284,22 +257,12 @@ def attend(attention: nn.Module, states: torch.Tensor) -> tuple[torch.Tensor, to
     return weights, (weights @ value).transpose(0, 1)
 
 
-def changes_without(attention: nn.Module, heads: torch.Tensor) -> list[float]:
-    """By how much the output of an attention changes without each of its heads (N, H, d): `LayerReport.removal`."""
-    output = attention.o_proj(heads.flatten(1))
-    variance = (output - output.mean(dim=0)).square().sum()
-    columns = attention.o_proj.weight.split(attention.head_dim, dim=1)  # (D, d) each
-    # ‖Y Wᵀ‖² of a head's outputs Y (N, d) is the product of two (d, d) matrices, Yᵀ Y and Wᵀ W, entry by entry.
-    moved = [((each.mT @ each) * (weight.mT @ weight)).sum() for each, weight in zip(heads.unbind(1), columns)]
-    return [(each / variance).item() for each in moved]
-
-
 # What is printed
 
 
 def document_of(model: str, data: str, seconds: float, reports: Sequence[LayerReport]) -> dict[str, object]:
     """One JSON document, in which None stands for infinity and for what is not defined."""
-    layers = [{**plain(vars(report)), "heads": report.heads} for report in reports]
+    layers = [{**plain(vars(report)), "heads": len(report.query_key)} for report in reports]
     for layer in layers:
         del layer["tokens"]
     return {"model": model, "data": data, "tokens": reports[0].tokens, "seconds": seconds, "layers": layers}
@@ -326,8 +289,9 @@ def layer_tables(reports: Sequence[LayerReport]) -> list[Table]:
     matrices.title, heads.title = "condition number κ: median (least to most)", "heads: median (least to most)"
     for report in reports:
         spectra = (report.head_outputs, report.query_key, [report.value], [report.output])
-        matrices.add_row(str(report.layer), f"{report.heads}×{report.head_dim}", *map(conditions, spectra))
-        measured = (report.entropy, report.entropy_share, report.similarities, report.removal)
+        matrices.add_row(str(report.layer), f"{len(report.query_key)}×{report.head_dim}", *map(conditions, spectra))
+        pairs = [value for head, row in enumerate(report.similarity) for value in row[:head]]
+        measured = (report.entropy, report.entropy_share, pairs, report.removal)
         heads.add_row(str(report.layer), *(extent(values, "{:.2f}") for values in measured))
     for table in (matrices, heads):
         table.title_justify = "left"

@@ -27,7 +27,6 @@ from modeling_leaner.conversion import convert
 from modeling_leaner.inspection import (
     Spectrum,
     attend,
-    attention_entropy,
     document_of,
     head_condition_numbers,
     head_similarity,
@@ -78,10 +77,6 @@ class TestMatrices:
         assert spectrum.size == 6 and spectrum.condition_number == pytest.approx((values[0] / values[5]).item())
         key[:, 3] = key[:, 2]
         assert query_key_spectrum(query, key).rank == 5
-
-    def test_entropy(self):
-        even, one = torch.full((4, 4), 0.25), torch.eye(4)
-        assert attention_entropy(torch.stack([even, one])).tolist() == pytest.approx([math.log(4), 0])
 
     def test_similarity(self):
         """1 of a head turned, scaled and moved; 0 of one that varies apart; NaN of one that does not vary."""
@@ -165,7 +160,7 @@ class TestLayers:
                 weights = model(**inputs, output_attentions=True).attentions
             reports = inspect_layers(convert(model), rows_of(inputs))
             for report, each in zip(reports, weights):
-                entropy = torch.stack([attention_entropy(row) for row in each]).mean(dim=0)
+                entropy = torch.special.entr(each).sum(dim=-1).mean(dim=(0, 2))
                 assert report.entropy == pytest.approx(entropy.tolist(), rel=1e-4)
         projection = theirs[2].h[1].attn.c_attn.weight  # (D, 3·D)
         query, key = projection[:, 4:8].double(), projection[:, 20:24].double()  # the second head
@@ -210,7 +205,7 @@ class TestLayers:
             inspect_layers(model, rows_of(token_rows()), layers=[0, 2])
         with torch.no_grad():
             model.layers[1].self_attn.k_proj.weight[0, 0] = math.nan
-        with pytest.raises(ValueError, match="layer 1: NaN or infinite weights in k_proj.weight"):
+        with pytest.raises(ValueError, match="layer 1: NaN or infinity in k_proj.weight"):
             inspect_layers(model, rows_of(token_rows()))
         assert model.training
 

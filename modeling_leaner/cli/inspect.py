@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from ..conversion import load_lean
 from ..family import IMAGES
 from ..hub import load_processors
-from ..inspection import Row, check_layers, document_of, inspect_layers, layer_tables, rows_of
+from ..inspection import Row, document_of, inspect_layers, layer_tables, rows_of
 from ..shapes import modality_of
 from ..slimming.measures import make_batches
 from ..terminal import plain_console, progress_bar
@@ -45,9 +45,6 @@ def run(
         origin, inputs = column_inputs(source, model, data, column, rows)
     else:
         raise ValueError(f"--data: missing; {source} has no recipe.yaml that says what it reads")
-    if layers is not None:
-        layers = sorted(set(layers))
-        check_layers("--layers", layers, model.config.num_hidden_layers)
     start = perf_counter()
     reports = inspect_layers(model, inputs, layers, progress_bar)
     document = document_of(source, origin, perf_counter() - start, reports)
