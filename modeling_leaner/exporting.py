@@ -57,8 +57,7 @@ COMPARED = (Size(rows=3, length=20, past=11), Size(rows=1, length=6), Size(rows=
 class ExportableModel(nn.Module):
     """A model whose inputs and outputs are tensors alone; those of its cache are a list, layer by layer.
 
-    `keeps_cache`: keys and values of earlier tokens go in and come out. `reads_token_types`: a token says to which of
-    two texts it belongs.
+    `keeps_cache`: keys and values of earlier tokens go in and come out.
     """
 
     def __init__(self, model: LeanPreTrainedModel):
@@ -66,7 +65,6 @@ class ExportableModel(nn.Module):
         self.model = model.eval()
         self.keeps_cache = isinstance(model, GenerationMixin)
         self.reads_images = model.main_input_name == "pixel_values"
-        self.reads_token_types = hasattr(model.config, "type_vocab_size")
 
     def forward(
         self,
@@ -134,24 +132,9 @@ def make_inputs(exportable: ExportableModel, size: Size = TRACED, seed: int = 0)
             for heads in config.key_value_heads_per_layer
             for _ in ("key", "value")
         ]
-    elif exportable.reads_token_types:
+    elif hasattr(config, "type_vocab_size"):
         inputs["token_type_ids"] = torch.randint(config.type_vocab_size, shape, generator=generator)
     return inputs
-
-
-def dynamic_axes(exportable: ExportableModel) -> dict[str, dict[int, str]]:
-    """The axes of each input that may have any size, with the name of that size."""
-    if exportable.reads_images:
-        return {"pixel_values": {0: "batch"}}
-    tokens = {0: "batch", 1: "length"}
-    axes = {"input_ids": tokens, "attention_mask": tokens}
-    if exportable.keeps_cache:
-        axes["attention_mask"] = {0: "batch", 1: "past + length"}
-        axes["position_ids"] = tokens
-        axes[CACHE] = {0: "batch", 2: "past"}
-    elif exportable.reads_token_types:
-        axes["token_type_ids"] = tokens
-    return axes
 
 
 # Files, written and run as users run them
@@ -172,12 +155,14 @@ def without_remarks() -> Iterator[None]:
 def write_onnx(exportable: ExportableModel, path: Path) -> None:
     """An ONNX graph with named axes, and without the places in source files that torch notes at every node."""
     inputs = make_inputs(exportable)
+    free = {0: "batch"} if exportable.reads_images else {0: "batch", 1: "length"}  # axes of any size, and its name
+    axes: dict[str, object] = dict.fromkeys(inputs, free)
+    if exportable.keeps_cache:
+        axes["attention_mask"] = {0: "batch", 1: "past + length"}
+        axes[CACHE] = [{0: "batch", 2: "past"}] * len(inputs[CACHE])
     with without_remarks(), torch.no_grad():
         import onnx_ir
 
-        axes = dynamic_axes(exportable)
-        if CACHE in axes:
-            axes[CACHE] = [axes[CACHE]] * len(inputs[CACHE])
         model = torch.onnx.export(
             exportable,
             kwargs=inputs,
@@ -281,10 +266,7 @@ def without_padding(name: str, output: torch.Tensor, inputs: Inputs) -> torch.Te
 
 @torch.inference_mode()
 def compare(exportable: ExportableModel, run: Forward) -> Parity:
-    """Runs both on made-up inputs of `compared_sizes`, without what lies at padding.
-
-    Raises KeyError for an output that the file lacks.
-    """
+    """Runs both on made-up inputs of `compared_sizes`, without what lies at padding."""
     largest = 0.0
     cosine = 1.0
     for seed, size in enumerate(compared_sizes(exportable), start=1):

@@ -90,18 +90,6 @@ def block_activations(config: LeanConfig, tokens: int, length: int) -> int:
     return tokens * (values * SIZE + MASK_BYTES * (dropped + pairs))
 
 
-def outer_activations(config: LeanConfig, tokens: int, rows: int, images: int) -> int:
-    """Bytes that autograd keeps outside the blocks, without the loss: embeddings, last norm, input of the head."""
-    head = config.task_heads[0]
-    vectors, pixels = 2 * tokens, 0
-    if head == "ForImageClassification":
-        vectors, pixels = tokens, config.num_channels * config.image_shape[0] * config.image_shape[1] * images
-    elif head == "ForMaskedLM":  # the embeddings' norm, and at the scored rows linear, activation, norm, linear
-        vectors = tokens + 4 * rows
-    dropped = tokens * config.hidden_size * MASK_BYTES if config.hidden_dropout_prob else 0
-    return (vectors * config.hidden_size + pixels) * SIZE + dropped
-
-
 def training_memory(config: LeanConfig, length: int | None = None, batch_size: int = BATCH) -> TrainingMemory:
     """Bytes of the tensors of one training step by AdamW, and their peak; `length` in tokens, by default the longest.
 
@@ -112,15 +100,24 @@ def training_memory(config: LeanConfig, length: int | None = None, batch_size: i
     """
     length = length or config.default_length
     tokens = batch_size * length
-    rows, classes = tokens, getattr(config, "vocab_size", config.num_labels)  # that are scored, against so many
-    if not hasattr(config, "vocab_size"):
-        rows = batch_size
-    elif config.task_heads[0] == "ForMaskedLM":
-        rows = round(MASKED_SHARE * tokens)
     weights = config.count_parameters().total * SIZE
     blocks = block_activations(config, tokens, length)
-    kept = blocks + outer_activations(config, tokens, rows, batch_size)
+
+    # Outside the blocks, without the loss: embeddings, last norm, input of the head, which scores so many rows.
+    head, pixels = config.task_heads[0], 0
+    if head == "ForImageClassification":
+        rows, vectors = batch_size, tokens
+        pixels = config.num_channels * config.image_shape[0] * config.image_shape[1] * batch_size
+    elif head == "ForMaskedLM":  # the embeddings' norm, and at the scored rows linear, activation, norm, linear
+        rows = round(MASKED_SHARE * tokens)
+        vectors = tokens + 4 * rows
+    else:
+        rows, vectors = tokens, 2 * tokens
+    dropped = tokens * config.hidden_size * MASK_BYTES if config.hidden_dropout_prob else 0
+    kept = blocks + (vectors * config.hidden_size + pixels) * SIZE + dropped
+
     chunk = getattr(config, "loss_chunk_size", None)
+    classes = getattr(config, "vocab_size", config.num_labels)
     scores = classes * (rows if chunk is None else min(rows, chunk))  # held at one time
     in_flight = tokens * config.intermediate_size * SIZE
     inner = max(config.intermediate_size, config.head_dim * max(config.heads_per_layer), config.hidden_size)

@@ -4,7 +4,7 @@ The user fixes some dials (layers, width, heads, head size, MLP width). The plan
 and solves one more dial so that the target is met.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from math import log
@@ -64,7 +64,6 @@ def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int
     """The shape of `dials` with the dial `free` at `value`; what neither states is the base's.
 
     A free width takes the MLP's ratio along, and, if `dials` state no heads, as many heads as fill the width.
-    Raises ValueError as the configuration does.
     """
     chosen = dials if free is None else {**dials, free: value}
     fields = fields_of(base)
@@ -104,16 +103,13 @@ def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
     return kept | dials | {"head_dim": head_dim}
 
 
-def check_dials(dials: Dials, base: LeanConfig) -> None:
-    """Raises ValueError, naming the option, for a size that no shape or kernel can have, or for grouped heads."""
+def check_dials(dials: Dials) -> None:
+    """Raises ValueError, naming the option, for a size that no shape or kernel can have."""
     for name, value in dials.items():
         if not 1 <= value <= LIMITS[name]:
             raise ValueError(f"--{name.replace('_', '-')} {value}: expected 1 to {LIMITS[name]}")
     if dials.get("head_dim", 8) % 8:
         raise ValueError(f"--head-dim {dials['head_dim']}: no fused attention kernel takes it; expected 8, 16, … 256")
-    fields = fields_of(base)
-    if fields.get("num_key_value_heads") not in (None, fields["num_attention_heads"]):
-        raise ValueError("--like: a shape whose heads share keys and values; the planner has none of these")
 
 
 def with_inputs(config: LeanConfig, length: int | None = None, vocab_size: int | None = None) -> LeanConfig:
@@ -240,31 +236,20 @@ def solve_dial(load: Callable[[int], float], limit: int, tolerance: float = 1e-3
         guess = min(max(round(exact), low + 1), high - 1)
 
 
-def solve_value(load: Callable[[int], float], free: str, goal: Goal) -> int:
-    """The coarsest multiple of `STEPS` that meets the goal, else the nearest; layers and heads in steps of one."""
-    exact = solve_dial(load, LIMITS[free])
-    for step in STEPS if free in ("width", "mlp") else (1,):
-        value = max(1, step * int(exact / step + (0.5 if goal.slack else 0)))
-        if goal.is_met(load(value)):
-            break
-    overshoots = load(value) - 1 > goal.slack  # a load that goes in steps
-    return value - 1 if value > 1 and overshoots else value
-
-
 def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goal: Goal) -> LeanConfig:
     """The shape of `dials` whose dial `free` meets the goal, as nearly as whole layers and heads can.
 
     A free width becomes a multiple of 64, 32, 16 or 8 that is within 4 % of what is needed, and the MLP takes up the
-    rest, unless `dials` fix it.
+    rest, unless `dials` fix it. Width and MLP become the coarsest multiple of `STEPS` that meets the goal.
     """
     if free is None:
         return shape_at(base, dials)
 
-    def load_of(dials: Dials, free: str) -> Callable[[int], float]:
-        return lambda value: goal.load(shape_at(base, dials, free, value))
+    def load(value: int) -> float:
+        return goal.load(shape_at(base, dials, free, value))
 
     if free == "width":
-        exact = solve_dial(load_of(dials, free), LIMITS[free], TOLERANCE)
+        exact = solve_dial(load, LIMITS[free], TOLERANCE)
         multiples = (step * round(exact / step) for step in ROUND_STEPS)
         rounded = next((multiple for multiple in multiples if abs(multiple / exact - 1) <= 0.04), None)
         if "heads" not in dials:
@@ -272,7 +257,14 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goal: Goal) ->
             dials = dials | {"heads": max(1, round(width / dials.get("head_dim", base.head_dim)))}
         if rounded is not None and "mlp" not in dials:
             dials, free = dials | {"width": rounded}, "mlp"
-    return shape_at(base, dials, free, solve_value(load_of(dials, free), free, goal))
+
+    exact = solve_dial(load, LIMITS[free])
+    for step in STEPS if free in ("width", "mlp") else (1,):
+        value = max(1, step * int(exact / step + (0.5 if goal.slack else 0)))
+        if goal.is_met(load(value)):
+            break
+    overshoots = load(value) - 1 > goal.slack  # a load that goes in steps
+    return shape_at(base, dials, free, value - 1 if value > 1 and overshoots else value)
 
 
 # The walk
@@ -289,13 +281,14 @@ def trials(start: LeanConfig | None, dials: Dials) -> Iterator[tuple[Dials, str 
         for name in free or [None]:
             yield like_start(start, dials, name), name
         return
-    depths: Sequence[int] = DEPTHS
-    sizes: Sequence[int] = HEAD_SIZES
-    if start is not None:
+    if start is None:
+        depths, sizes = DEPTHS, HEAD_SIZES
+    else:
         depths = sorted({max(1, round(each * start.num_hidden_layers)) for each in SHARES})
         sizes = sorted({start.head_dim, 8 * max(1, start.head_dim // 16)})
-    walked = [{"head_dim": size} for size in sizes]
-    if free[:1] != ["layers"]:
+    if free[:1] == ["layers"]:
+        walked = [{"head_dim": size} for size in sizes]
+    else:
         walked = [{"layers": depth, "head_dim": size} for depth in depths for size in sizes]
     for each in dict.fromkeys(tuple((each | dials).items()) for each in walked):
         yield dict(each), next(iter(free), None)
@@ -319,7 +312,7 @@ def is_extreme(config: LeanConfig, dials: Dials, solved: str | None, solves_all:
 
 
 def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goal: Goal) -> list[LeanConfig]:
-    """The shapes of the walk that meet the goal and are worth a row. Raises ValueError, with the nearest, for none."""
+    """The shapes of the walk that meet the goal and are worth a row."""
     walk = [(solve_shape(base, trial, solved, goal), solved) for trial, solved in trials(start, dials)]
     meeting = [(config, solved) for config, solved in walk if goal.is_met(goal.load(config))]
     solves_all = start is None or not dials
@@ -344,21 +337,6 @@ def spread(shapes: list[Candidate], rows: int) -> list[Candidate]:
     return [shapes[round(index * step)] for index in range(rows)]
 
 
-def goal_of(params: float | None, flops: float | None, length: int | None, start: LeanConfig | None) -> Goal | None:
-    """What is asked for: a size, else that of the start; None for neither."""
-
-    def parameters(config: LeanConfig) -> float:
-        return config.count_parameters().total
-
-    if params is not None:
-        return Goal("--params", params, parameters)
-    if flops is not None:
-        return Goal("--flops", flops, lambda config: flops_per_unit(config, config.count_flops(length)))
-    if start is not None:
-        return Goal("the parameters of --like,", parameters(start), parameters, TOLERANCE)
-    return None
-
-
 def plan(
     family: str,
     params: float | None = None,
@@ -376,13 +354,12 @@ def plan(
         length: tokens of a sequence; None for the longest.
         base: gives vocabulary, positions and everything that is no dial; `start`, or the family's `base`, if left out.
         dials: what is fixed: layers, width, heads, head_dim, mlp.
-
-    Raises:
-        ValueError: dials, size or starting point make no sense, or no shape fits; names the option or the nearest.
     """
     base = base or start or load_shape(f"{family}/base")
-    check_dials(dials, base)
-    goal = goal_of(params, flops, length, start)
+    check_dials(dials)
+    fields = fields_of(base)
+    if fields.get("num_key_value_heads") not in (None, fields["num_attention_heads"]):
+        raise ValueError("--like: a shape whose heads share keys and values; the planner has none of these")
     if params is None and flops is None and all(name in dials for name in SOLVED):  # nothing is solved
         if start is not None:
             dials = like_start(start, dials, None)
@@ -390,9 +367,19 @@ def plan(
             if dials["width"] % dials["heads"]:
                 raise ValueError("--heads: does not divide --width; give --head-dim, too")
             dials["head_dim"] = dials["width"] // dials["heads"]
-        check_dials(dials, base)  # the head size may follow from the others
+        check_dials(dials)  # the head size may follow from the others
         return [cost_of(shape_at(base, dials), length, start)]
-    if goal is None:
+
+    def parameters(config: LeanConfig) -> float:
+        return config.count_parameters().total
+
+    if params is not None:
+        goal = Goal("--params", params, parameters)
+    elif flops is not None:
+        goal = Goal("--flops", flops, lambda config: flops_per_unit(config, config.count_flops(length)))
+    elif start is not None:
+        goal = Goal("the parameters of --like,", parameters(start), parameters, TOLERANCE)
+    else:
         raise ValueError("nothing to plan for: give --params, --flops or --like SHAPE")
     unique = {describe(config): config for config in fitting_shapes(base, start, dials, goal)}
     if start is not None and len(unique) > 1:
