@@ -48,6 +48,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from modeling_leaner.conversion import ConversionError, convert, load_lean
 from modeling_leaner.files import read_json, whole_folder, write_json
 from modeling_leaner.hub import (
+    RECORD,
     check_vocabulary,
     copy_into,
     load_processors,
@@ -60,7 +61,7 @@ from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.process import INTERRUPTED
 from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
-from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, check_target, slim
+from modeling_leaner.slimming.slim import Cut, Slimmed, Target, check_target, slim
 from modeling_leaner.slimming.vocabulary import keep_tokens
 from modeling_leaner.terminal import plain_console, progress_bar
 
@@ -363,9 +364,8 @@ def choose(settings: Settings, original: LeanPreTrainedModel, processor: object,
             raise ValueError(f"{folder} was started with other options; repeat those, or delete it")
         model = type(original).from_pretrained(folder / "start").eval()
         return Slimmed(model, [Cut(**cut) for cut in record["cuts"]])
-    batches = [
-        measures.make_batches(original, processor, half, settings.max_length) for half in measures.halves(contents)
-    ]
+    halves = (contents[0::2], contents[1::2])  # by the first is chosen what goes
+    batches = [measures.make_batches(original, processor, half, settings.max_length) for half in halves]
     target = shape_for(original, settings.target, settings.speedup, batches[0][0])
     check_target(original, target)
     slimmed = slim(original, target, *batches, progress_bar)

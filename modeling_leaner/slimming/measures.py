@@ -7,8 +7,9 @@ the mean output for every row.
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import torch
@@ -58,11 +59,6 @@ def padding_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizer
     return padding
 
 
-def halves(rows: Sequence) -> tuple[Sequence, Sequence]:
-    """Every other row to choose by, the others held out."""
-    return rows[0::2], rows[1::2]
-
-
 # Scores
 
 
@@ -91,37 +87,27 @@ def model_output(model: LeanPreTrainedModel, batch: Batch) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Reference:
-    """A model's outputs on some batches, to which those of its cuts are compared."""
+    """A model's output on each of some batches, to which those of its cuts are compared."""
 
-    batches: list[Batch]
-    outputs: list[torch.Tensor]
+    pairs: list[tuple[Batch, torch.Tensor]]
     variance: float
 
     @classmethod
     @torch.no_grad()
     def of(cls, model: LeanPreTrainedModel, batches: list[Batch]) -> "Reference":
-        """Runs the model.
-
-        Raises SlimError where its output is not finite, or the same for every row: nothing could be compared.
-        """
+        """Runs the model, whose output must differ from row to row: else nothing could be compared."""
         outputs = [model_output(model, batch) for batch in batches]
         rows = torch.cat(outputs).double()
         variance = (rows - rows.mean(dim=0)).square().sum().item()
-        if not math.isfinite(variance):
-            raise SlimError(f"the output of {type(model).__name__} is not finite")
-        if variance == 0:
-            raise SlimError(f"the output of {type(model).__name__} is the same for all {len(rows)} rows")
-        return cls(batches, outputs, variance)
+        if not 0 < variance < math.inf:
+            raise SlimError(f"the output of {type(model).__name__} is not finite, or the same for all rows")
+        return cls(list(zip(batches, outputs)), variance)
 
     @torch.no_grad()
     def change(self, model: LeanPreTrainedModel) -> float:
         """The change of another model's output on the same batches."""
-        moved = [squared_error(model_output(model, batch), output) for batch, output in self.pairs()]
+        moved = [squared_error(model_output(model, batch), output) for batch, output in self.pairs]
         return sum(moved) / self.variance
-
-    def pairs(self) -> list[tuple[Batch, torch.Tensor]]:
-        """Each batch with the model's output on it."""
-        return list(zip(self.batches, self.outputs))
 
 
 def squared_error(output: torch.Tensor, reference: torch.Tensor) -> float:
@@ -178,21 +164,6 @@ class Replay(nn.Module):
 
 
 @torch.no_grad()
-def changes_by_layers(
-    model: LeanPreTrainedModel,
-    reference: Reference,
-    candidates: list[tuple[int, ...]],
-    progress: Progress = no_progress,
-) -> dict[tuple[int, ...], float]:
-    """The change of the output by the layers that stay, for all candidates, in their order."""
-    moved = dict.fromkeys(sorted(candidates), 0.0)
-    for batch, output in progress(reference.pairs(), "layers"):
-        runner = LayerRunner(model, batch)
-        for kept in moved:
-            moved[kept] += squared_error(runner.output(runner.after(kept)), output)
-    return {kept: moved[kept] / reference.variance for kept in candidates}
-
-
 def rank_layers(
     model: LeanPreTrainedModel, reference: Reference, kept: int, progress: Progress = no_progress
 ) -> dict[tuple[int, ...], float]:
@@ -206,14 +177,19 @@ def rank_layers(
     changes = {best: 0.0}
     while len(best) > kept:
         size = kept if depth <= EXHAUSTIVE_DEPTH else len(best) - 1
-        changes = changes_by_layers(model, reference, list(combinations(best, size)), progress)
+        moved = dict.fromkeys(combinations(best, size), 0.0)
+        for batch, output in progress(reference.pairs, "layers"):
+            runner = LayerRunner(model, batch)
+            for layers in moved:
+                moved[layers] += squared_error(runner.output(runner.after(layers)), output)
+        changes = {layers: each / reference.variance for layers, each in moved.items()}
         best = min(changes, key=changes.get)
     return dict(sorted(changes.items(), key=lambda choice: choice[1]))
 
 
 @torch.no_grad()
 def input_moments(
-    model: LeanPreTrainedModel, batches: list[Batch], module: str
+    model: LeanPreTrainedModel, reference: Reference, module: str
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Means and variances per layer of what a linear layer reads, over all tokens; padding is left out.
 
@@ -230,7 +206,7 @@ def input_moments(
 
     handles = [linear.register_forward_pre_hook(keep) for linear in linears]
     try:
-        for batch in batches:
+        for batch, _ in reference.pairs:
             with without_unpadding(model):
                 model.base_model(**batch)
             mask = batch.get("attention_mask", torch.ones(read[linears[0]].shape[:2])).bool()
@@ -255,13 +231,13 @@ def changes_by_head(
     size = model.config.head_dim
     depth = model.config.num_hidden_layers
     moved = [torch.zeros(heads, dtype=torch.double) for heads in model.config.heads_per_layer]
-    for batch, output in progress(reference.pairs(), "heads"):
+    for batch, output in progress(reference.pairs, "heads"):
         runner = LayerRunner(model, batch)
         for index in range(depth):
             before = runner.after(tuple(range(index)))
             projection = runner.layers[index].self_attn.o_proj
             for head in range(len(moved[index])):
-                hook = hold(slice(head * size, (head + 1) * size), means[index])
+                hook = partial(hold, slice(head * size, (head + 1) * size), means[index])
                 handle = projection.register_forward_pre_hook(hook)
                 try:
                     states = runner.run_layer(index, before)
@@ -273,12 +249,8 @@ def changes_by_head(
     return [of_heads / reference.variance for of_heads in moved]
 
 
-def hold(columns: slice, means: torch.Tensor) -> Callable:
-    """A hook that lets a linear layer read the means in some of its columns."""
-
-    def hook(linear: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-        held = args[0].clone()
-        held[..., columns] = means[columns].to(held)
-        return (held,)
-
-    return hook
+def hold(columns: slice, means: torch.Tensor, linear: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    """A hook, once it has its columns and means: there the linear layer reads the means."""
+    held = args[0].clone()
+    held[..., columns] = means[columns].to(held)
+    return (held,)

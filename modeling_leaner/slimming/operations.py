@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..configuration_leaner import LeanConfig
 from ..layers_leaner import LeanPreTrainedModel
 
 
@@ -26,21 +25,9 @@ class SlimError(ValueError):
 
 
 def keep_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> LeanPreTrainedModel:
-    """A cut: the named layers, counted from 0, in their order.
-
-    Raises SlimError as `check_layers` does.
-    """
-    check_layers(model, layers)
+    """A cut: the named layers, counted from 0, in their order."""
     heads = [model.config.heads_per_layer[layer] for layer in layers]
     return _rebuilt(model, [_layer(model, layer) for layer in layers], heads=heads)
-
-
-def check_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> None:
-    """Raises SlimError unless these are layers of the model, each once, in ascending order."""
-    depth = model.config.num_hidden_layers
-    if len(layers) == 0 or list(layers) != sorted({*layers} & {*range(depth)}):
-        expected = f"some of 0..{depth - 1}, each once, in ascending order"
-        raise SlimError(f"layers: expected {expected}, got {list(layers)}")
 
 
 def keep_heads(
@@ -48,16 +35,12 @@ def keep_heads(
 ) -> LeanPreTrainedModel:
     """A cut: the named heads of every layer. What is left out counts as zero, or as its mean where `means` are given.
 
-    Another order of the same heads is a permutation, which is exact.
+    Another order of the same heads is a permutation, which is exact. Not for heads that share keys and values.
 
     Args:
         kept: per layer, heads counted from 0.
         means: per layer the mean (H·d) of what `o_proj` reads, whose removed part goes into its bias.
-
-    Raises SlimError if query heads share keys, or no configuration can hold what stays.
     """
-    if is_grouped(model):
-        raise SlimError("heads: cannot be cut where several share keys and values")
     size = model.config.head_dim
     layers = []
     for index, heads in enumerate(kept):
@@ -100,11 +83,9 @@ def keep_neurons(
 def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreTrainedModel:
     """Exact: `added` more heads in every layer, which contribute nothing yet because their output columns are zero.
 
-    Queries, keys and values are drawn from N(0, initializer_range): were they zero, the heads would never learn.
-    Raises SlimError if query heads share keys.
+    Queries, keys and values are drawn from N(0, initializer_range): were they zero, the heads would never learn. Not
+    for heads that share keys and values.
     """
-    if is_grouped(model):
-        raise SlimError("heads: cannot be added where several share keys and values")
     generator = torch.Generator().manual_seed(seed)
     rows = added * model.config.head_dim
 
@@ -156,26 +137,6 @@ def _rebuilt(
     `heads` of each layer are as many as before by default; `changes` are of the configuration.
     """
     heads = model.config.heads_per_layer if heads is None else heads
-    has_pooler = model.base_model is model and hasattr(model, "pooler")
-    options = {"add_pooling_layer": model.pooler is not None} if has_pooler else {}
-    with torch.device("meta"):
-        slim = type(model)(_changed_config(model, list(heads), changes), **options)
-    slim.set_attn_implementation(model.config._attn_implementation)  # which no document of a configuration holds
-    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
-    tensors = {name: each for name, each in model.state_dict().items() if not name.startswith(f"{prefix}layers.")}
-    for index, layer in enumerate(layers):
-        tensors |= {f"{prefix}layers.{index}.{name}": tensor for name, tensor in layer.items()}
-    copies = {name: each.detach().clone(memory_format=torch.contiguous_format) for name, each in tensors.items()}
-    slim.load_state_dict(copies, strict=True, assign=True)
-    slim.tie_weights()
-    slim.requires_grad_(True)
-    if model.can_generate():
-        slim.generation_config = copy.deepcopy(model.generation_config)
-    return slim.train(model.training)
-
-
-def _changed_config(model: LeanPreTrainedModel, heads: list[int], changes: dict[str, int]) -> LeanConfig:
-    """The model's configuration for so many heads in each layer. Raises SlimError if it cannot hold them."""
     document = model.config.to_dict()
     document.pop("per_layer_config", None)
     if len(heads) != model.config.num_hidden_layers:
@@ -188,10 +149,24 @@ def _changed_config(model: LeanPreTrainedModel, heads: list[int], changes: dict[
         document["per_layer_config"] = fewer
     if "num_key_value_heads" in document and not is_grouped(model):
         document["num_key_value_heads"] = most
-    try:
-        return type(model.config).from_dict(document | changes)
-    except ValueError as error:
-        raise SlimError(str(error)) from error
+
+    has_pooler = model.base_model is model and hasattr(model, "pooler")
+    options = {"add_pooling_layer": model.pooler is not None} if has_pooler else {}
+    with torch.device("meta"):
+        slim = type(model)(type(model.config).from_dict(document | changes), **options)
+    slim.set_attn_implementation(model.config._attn_implementation)  # which no document of a configuration holds
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+    tensors = {name: each for name, each in model.state_dict().items() if not name.startswith(f"{prefix}layers.")}
+    for index, layer in enumerate(layers):
+        tensors |= {f"{prefix}layers.{index}.{name}": tensor for name, tensor in layer.items()}
+    copies = {name: each.detach().clone(memory_format=torch.contiguous_format) for name, each in tensors.items()}
+    slim.load_state_dict(copies, strict=True, assign=True)
+
+    slim.tie_weights()
+    slim.requires_grad_(True)
+    if model.can_generate():
+        slim.generation_config = copy.deepcopy(model.generation_config)
+    return slim.train(model.training)
 
 
 def is_grouped(model: LeanPreTrainedModel) -> bool:

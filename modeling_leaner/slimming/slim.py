@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..hub import RECORD, cut_of_layers  # noqa: F401 (also taken from here)
 from ..layers_leaner import LeanPreTrainedModel
 from ..models import evaluating
 from ..terminal import Progress, no_progress
@@ -59,18 +58,14 @@ def slim(
     held_out_batches: list[Batch],
     progress: Progress = no_progress,
 ) -> Slimmed:
-    """Cuts a model down to a shape, without training: first layers, then heads, the MLP.
+    """Cuts a model down to a shape, without training: first layers, then heads, the MLP. Dtype and mode stay.
 
     Args:
         choosing_batches: those by which is chosen what goes.
         held_out_batches: others, on which the change of the output is measured.
 
-    Returns:
-        the slim model, in the dtype and mode of the first.
-
     Raises:
-        SlimError: the model cannot have that shape; nothing is computed before, except where the layers that stay
-            have fewer heads than `total_heads`.
+        SlimError: the model cannot have that shape, or its output says nothing.
     """
     check_target(model, target)
     training = model.training
@@ -92,30 +87,30 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     for one, other in (("layers", "keep"), ("heads", "total_heads")):
         if None not in (getattr(target, one), getattr(target, other)):
             raise SlimError(f"{one} and {other}: give one of them")
-    largest = {"layers": config.num_hidden_layers, "heads": MOST_HEADS, "intermediate_size": MOST_NEURONS}
-    for name, most in largest.items():
-        value = getattr(target, name)
-        if value is not None and not 1 <= value <= most:
-            raise SlimError(f"{name}: expected 1..{most:,}, got {value:,}")
-    heads = config.heads_per_layer
-    if target.keep is not None:
-        operations.check_layers(model, target.keep)
-        heads = [heads[layer] for layer in target.keep]
-    elif target.layers is not None:
-        heads = sorted(heads)[-target.layers :]  # those with the most, which may be the ones that stay
     if target.heads is not None and operations.is_grouped(model):
         raise SlimError("heads: cannot change where several share keys and values")
-    uneven = len(set(config.heads_per_layer)) > 1
-    if target.heads is not None and uneven and target.heads > min(config.heads_per_layer):
-        expected = f"1..{min(config.heads_per_layer)} for layers of {config.heads_per_layer} heads"
-        raise SlimError(f"heads: expected {expected}, got {target.heads}")
-    if target.total_heads is not None:
-        if hasattr(config, "num_key_value_heads"):
-            reason = f"{type(config).__name__} has one number of key-value heads; give heads, a number for every layer"
-            raise SlimError(f"total_heads: {reason}")
-        if not len(heads) <= target.total_heads <= sum(heads):
-            expected = f"{len(heads)}..{sum(heads)} for {len(heads)} layers"
-            raise SlimError(f"total_heads: expected {expected}, got {target.total_heads}")
+    if target.total_heads is not None and hasattr(config, "num_key_value_heads"):
+        reason = f"{type(config).__name__} has one number of key-value heads; give heads, a number for every layer"
+        raise SlimError(f"total_heads: {reason}")
+
+    heads, depth = config.heads_per_layer, config.num_hidden_layers
+    if target.keep is not None:
+        if len(target.keep) == 0 or list(target.keep) != sorted({*target.keep} & {*range(depth)}):
+            expected = f"some of 0..{depth - 1}, each once, in ascending order"
+            raise SlimError(f"layers: expected {expected}, got {list(target.keep)}")
+        staying = [heads[layer] for layer in target.keep]
+    else:
+        staying = sorted(heads)[-(target.layers or depth) :]  # those with the most heads, which may be the ones
+    ranges = {
+        "layers": (1, depth),
+        "heads": (1, MOST_HEADS if len(set(heads)) == 1 else min(heads)),  # none is added where layers differ
+        "total_heads": (len(staying), sum(staying)),
+        "intermediate_size": (1, MOST_NEURONS),
+    }
+    for name, (least, most) in ranges.items():
+        value = getattr(target, name)
+        if value is not None and not least <= value <= most:
+            raise SlimError(f"{name}: expected {least}..{most:,}, got {value:,}")
 
 
 @dataclass
@@ -148,23 +143,33 @@ class _Slimming:
             self.record("layers", layers, chosen)
 
     def change_heads(self, target: Target) -> None:
-        """Leaves heads out, in every layer or of all layers together, or adds some, to reach the target."""
+        """Leaves those heads out whose absence changes the output least, in every layer or of all layers together.
+
+        Or adds some, to reach the target.
+        """
         heads = self.model.config.heads_per_layer
         total = target.total_heads
-        if total is not None and total > sum(heads):
-            raise SlimError(f"total_heads: expected at most the {sum(heads)} of the layers that stay, got {total}")
-        if set(heads) == {target.heads} or total == sum(heads) or (target.heads is None and total is None):
+        if set(heads) == {target.heads} or (target.heads is None and (total is None or total >= sum(heads))):
             return
         if target.heads is not None and target.heads > max(heads):
             self.model = operations.add_heads(self.model, target.heads - max(heads))
             self.record("heads", heads, self.model.config.heads_per_layer)
             return
-        means, _ = measures.input_moments(self.model, self.choosing.batches, "self_attn.o_proj")
+        means, _ = measures.input_moments(self.model, self.choosing, "self_attn.o_proj")
         changes = measures.changes_by_head(self.model, self.choosing, means, self.progress)
         if total is None:
-            kept = [sorted(of_heads.topk(target.heads).indices.tolist()) for of_heads in changes]
-        else:
-            kept = share_heads(changes, total)
+            kept = [of_heads.topk(target.heads).indices.tolist() for of_heads in changes]
+        else:  # at least one per layer
+            kept = [[int(of_heads.argmax())] for of_heads in changes]
+            ranking = [
+                (change, index, head)
+                for index, of_heads in enumerate(changes)
+                for head, change in enumerate(of_heads.tolist())
+                if head not in kept[index]
+            ]
+            for _, index, head in sorted(ranking, reverse=True)[: total - len(kept)]:
+                kept[index].append(head)
+        kept = [sorted(of_layer) for of_layer in kept]
         self.cut_as_zero_or_mean(operations.keep_heads, kept, means)
         self.record("heads", heads, self.model.config.heads_per_layer)
 
@@ -177,7 +182,7 @@ class _Slimming:
         if wanted > width:
             self.model = operations.add_neurons(self.model, wanted - width)
         else:
-            means, variances = measures.input_moments(self.model, self.choosing.batches, "mlp.fc2")
+            means, variances = measures.input_moments(self.model, self.choosing, "mlp.fc2")
             kept = []
             for layer, variance in zip(self.model.base_model.layers, variances):
                 added = variance * layer.mlp.fc2.weight.detach().double().square().sum(dim=0)
@@ -189,17 +194,3 @@ class _Slimming:
         """The cut that changes the output less: what goes counts as zero, or as its mean."""
         models = [keep(self.model, kept, None), keep(self.model, kept, means)]
         self.model = min(models, key=self.choosing.change)
-
-
-def share_heads(changes: list[torch.Tensor], total: int) -> list[list[int]]:
-    """The `total` heads whose absence changes the output most, over all layers together; at least one per layer."""
-    kept = [[int(of_heads.argmax())] for of_heads in changes]
-    ranking = [
-        (change, index, head)
-        for index, of_heads in enumerate(changes)
-        for head, change in enumerate(of_heads.tolist())
-        if head not in kept[index]
-    ]
-    for _, index, head in sorted(ranking, reverse=True)[: total - len(kept)]:
-        kept[index].append(head)
-    return [sorted(heads) for heads in kept]

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,9 +21,6 @@ def keep_tokens(
     """A model and a tokenizer with `size` tokens: the special ones, ASCII characters, and the commonest of the texts.
 
     A word whose token is gone is written with shorter ones. Embeddings of the tokens that stay are equal.
-
-    Raises:
-        SlimError: another kind of tokenizer than WordPiece, or a size that is too small or too large.
     """
     document = json.loads(tokenizer.backend_tokenizer.to_str())
     kind, vocabulary = document["model"]["type"], document["model"]["vocab"]
@@ -37,7 +34,12 @@ def keep_tokens(
             needed.add(index)
     if not len(needed) < size < len(vocabulary):
         raise SlimError(f"vocab_size: expected {len(needed) + 1:,}..{len(vocabulary) - 1:,}, got {size:,}")
-    counts = Counter(token_ids(tokenizer, texts))
+
+    counts: Counter[int] = Counter()
+    texts = list(texts)
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        for ids in tokenizer(texts[start : start + TEXTS_AT_ONCE], add_special_tokens=False)["input_ids"]:
+            counts.update(ids)
     by_use = sorted(set(vocabulary.values()) - needed, key=lambda index: (-counts[index], index))
     kept = sorted(needed | set(by_use[: size - len(needed)]))
     return cut_model(model, kept), cut_tokenizer(tokenizer, document, kept)
@@ -65,14 +67,6 @@ def cut_tokenizer(tokenizer: PreTrainedTokenizerBase, document: dict, kept: list
         settings.pop("added_tokens_decoder", None)
         Path(folder, "tokenizer_config.json").write_text(json.dumps(settings))
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-
-
-def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Iterator[int]:
-    """The ids of the tokens of all texts."""
-    texts = list(texts)
-    for start in range(0, len(texts), TEXTS_AT_ONCE):
-        for ids in tokenizer(texts[start : start + TEXTS_AT_ONCE], add_special_tokens=False)["input_ids"]:
-            yield from ids
 
 
 def cut_model(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:

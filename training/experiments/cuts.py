@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from modeling_leaner.files import read_object, write_json
-from modeling_leaner.hub import weights_sha256
+from modeling_leaner.hub import RECORD, weights_sha256
 from modeling_leaner.layers_leaner import WEIGHTS
-from modeling_leaner.slimming.measures import BATCH_SIZE, halves
+from modeling_leaner.slimming.measures import BATCH_SIZE
 from modeling_leaner.slimming.operations import SlimError
-from modeling_leaner.slimming.slim import RECORD, Slimmed, Target, slim
+from modeling_leaner.slimming.slim import Slimmed, Target, slim
 
 from ..data.sources import evenly
 from ..running.loading import PreparedRun, build_model, prepare
@@ -76,12 +76,13 @@ def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
 def calibration_batches(prepared: PreparedRun) -> list[list[Batch]]:
     """Training rows, evenly over all of them, as the model reads them: those to choose by, and those held out."""
     inputs = prepared.task.processing.model_input_names
+    places = evenly(len(prepared.train), ROWS)
     return [
         [
             {name: tensor for name, tensor in batch.items() if name in inputs}
-            for batch in evaluation_batches(prepared.task, prepared.train, places, BATCH_SIZE)
+            for batch in evaluation_batches(prepared.task, prepared.train, half, BATCH_SIZE)
         ]
-        for places in halves(evenly(len(prepared.train), ROWS))
+        for half in (places[0::2], places[1::2])
     ]
 
 
