@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import PreTrainedModel
 from transformers.trainer_utils import IntervalStrategy
 
 from modeling_leaner.conversion import convert
@@ -31,9 +30,6 @@ from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings import RecipeArguments, parse
 
 
-NEEDED = ("task", "shape")
-
-
 def train(recipe: str | None, options: list[str]) -> None:
     """Trains a shape by a recipe, or continues a run, and prints how it ended.
 
@@ -46,7 +42,7 @@ def train(recipe: str | None, options: list[str]) -> None:
         SystemExit: with status 130, if the run was interrupted.
     """
     try:
-        arguments = parse(recipe, options, needed=NEEDED)
+        arguments = parse(recipe, options, needed=("task", "shape"))
         results = run(arguments, recipe)
     except KeyboardInterrupt:
         print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
@@ -55,8 +51,22 @@ def train(recipe: str | None, options: list[str]) -> None:
         raise ValueError(" ".join(str(error).split())) from error
     if results is None and arguments.process_index == 0:
         raise SystemExit(130)
-    if results is not None:
-        print_results(results, arguments.output_dir)
+    if results is None:
+        return
+
+    quality = "not evaluated"
+    if f"eval_{results.metric}" in results.metrics:
+        value = results.metrics[f"eval_{results.metric}"]
+        quality = f"{results.metric} {'undefined' if value is None else f'{value:.4f}'} on {results.rows:,} rows"
+    if results.chance is not None:
+        quality += f" ({results.chance.name} {results.chance.value:.4f})"
+    print(quality)
+    took = results.train
+    speed = f", {took.items_per_second:.1f} rows/s" if took.items_per_second else ""
+    started = f" ({took.process_seconds:.0f} s with start-up)" if took.process_seconds else ""
+    memory = f"{took.peak_memory_bytes / 2**30:.2f} GiB of memory"
+    print(f"{took.steps} steps in {took.seconds:.0f} s{started}{speed}, {memory}")
+    print(f"Saved to {arguments.output_dir}. Next: {shlex.join(['leaner', 'evaluate', arguments.output_dir])}")
 
 
 def run(arguments: RecipeArguments, recipe: str | None) -> RunResults | None:
@@ -75,10 +85,25 @@ def run(arguments: RecipeArguments, recipe: str | None) -> RunResults | None:
             if is_main:
                 print(f"{folder}: already finished; nothing is changed")
             return checked(RunResults, finished, folder / RESULTS) if is_main else None
-        trainer = trainer_of(prepared)
+
+        # What of the settings follows from the task.
+        task, held_out = prepared.task, prepared.held_out and prepared.held_out.rows
+        if held_out is None:
+            arguments.eval_strategy = IntervalStrategy.NO
+        metric = (arguments.settings.get("metric_for_best_model") or task.metric).removeprefix("eval_")
+        arguments.metric_for_best_model = metric
+        arguments.greater_is_better = metric not in task.lower_is_better
+
+        model = build_model(arguments, task)
+        trainer = LeanTrainer(model, arguments, task, train_dataset=prepared.train, eval_dataset=held_out)
         if is_main:
             open_folder(arguments, recipe, start)
-            announce(prepared, trainer.model, checkpoint)
+            rows = f"{len(prepared.train):,}" if hasattr(prepared.train, "__len__") else "streamed"
+            count = f"{type(model).__name__}, {model.num_parameters():,} parameters"
+            print(f"{arguments.shape}: {count}; {rows} rows to train on")
+            if arguments.resume:
+                print(f"continuing from {checkpoint}" if checkpoint else "no whole checkpoint yet: from the beginning")
+
         if checkpoint is not None:
             trainer.continue_from(checkpoint)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -127,46 +152,6 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
             command = shlex.join(["leaner", "push", arguments.output_dir, trainer.hub_model_id])
             raise ValueError(f"{error}; the run itself is whole, and {command} sends it") from error
     return results
-
-
-def trainer_of(prepared: PreparedRun) -> LeanTrainer:
-    """The trainer of a run with its model; sets what of the settings follows from the task."""
-    arguments = prepared.arguments
-    task = prepared.task
-    model = build_model(arguments, task)
-    if prepared.held_out is None:
-        arguments.eval_strategy = IntervalStrategy.NO
-    metric = (arguments.settings.get("metric_for_best_model") or task.metric).removeprefix("eval_")
-    arguments.metric_for_best_model = metric
-    arguments.greater_is_better = metric not in task.lower_is_better
-    return LeanTrainer(model, arguments, task, train_dataset=prepared.train, eval_dataset=prepared.held_out_rows)
-
-
-def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | None) -> None:
-    """Prints what is trained, and from where on."""
-    arguments = prepared.arguments
-    rows = f"{len(prepared.train):,}" if hasattr(prepared.train, "__len__") else "streamed"
-    count = model.num_parameters()
-    print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {rows} rows to train on")
-    if arguments.resume:
-        print(f"continuing from {checkpoint}" if checkpoint else "no whole checkpoint yet: from the beginning")
-
-
-def print_results(results: RunResults, folder: str) -> None:
-    """The end of a run, for people."""
-    train = results.train
-    quality = "not evaluated"
-    if f"eval_{results.metric}" in results.metrics:
-        value = results.metrics[f"eval_{results.metric}"]
-        quality = f"{results.metric} {'undefined' if value is None else f'{value:.4f}'} on {results.rows:,} rows"
-    if results.chance is not None:
-        quality += f" ({results.chance.name} {results.chance.value:.4f})"
-    print(quality)
-    speed = f", {train.items_per_second:.1f} rows/s" if train.items_per_second else ""
-    started = f" ({train.process_seconds:.0f} s with start-up)" if train.process_seconds else ""
-    memory = f"{train.peak_memory_bytes / 2**30:.2f} GiB of memory"
-    print(f"{train.steps} steps in {train.seconds:.0f} s{started}{speed}, {memory}")
-    print(f"Saved to {folder}. Next: {shlex.join(['leaner', 'evaluate', folder])}")
 
 
 def main(command_line: list[str]) -> None:

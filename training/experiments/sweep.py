@@ -287,7 +287,7 @@ def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
     prepared = prepare(arguments)
     if grid.metric not in (None, prepared.task.metric):  # no baseline is scored by it
         return
-    fitted = guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
+    fitted = guesses_on(prepared.task, prepared.train, prepared.held_out and prepared.held_out.rows)
     if fitted is None:
         return
     write_json(grid.path(GUESSES), [guess.document() for guess in fitted])

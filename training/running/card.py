@@ -33,15 +33,10 @@ TEMPLATES = templates_in(Path(__file__).parent / "templates")
 
 
 def write_run_card(folder: Path) -> None:
-    """Writes README.md of a finished run's folder, whole."""
+    """Writes README.md of a finished run's folder, whole: its own numbers, nothing to compare them with."""
     file = folder / RESULTS
     results = checked(RunResults, read_object(file), file)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    write_bytes(folder / "README.md", run_card(folder, config, results).encode())
-
-
-def run_card(folder: Path, config: PreTrainedConfig, results: RunResults) -> str:
-    """The card of a run that is not published: its own numbers, nothing to compare them with."""
     where = folder.name if folder.is_absolute() else folder.as_posix()
     words = words_of({"shape": results.shape, "seed": results.seed, **without_idle_steps(results.recipe)})
     text = TEMPLATES.get_template("run_card.md").render(
@@ -55,7 +50,7 @@ def run_card(folder: Path, config: PreTrainedConfig, results: RunResults) -> str
         command=shlex.join(["leaner", "train", *words]),
         folder=shlex.quote(f"{where}-again"),
     )
-    return str(ModelCard(text))
+    write_bytes(folder / "README.md", str(ModelCard(text)).encode())
 
 
 # What the Hub reads

@@ -58,10 +58,6 @@ class PreparedRun:
     training_data: dict[str, object] | None = None
     held_out: HeldOut | None = None
 
-    @property
-    def held_out_rows(self) -> Rows | None:
-        return self.held_out and self.held_out.rows
-
 
 def prepare(arguments: RecipeArguments) -> PreparedRun:
     """The run that the settings describe: its data loaded, its task configured by them, its rows prepared.

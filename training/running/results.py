@@ -110,12 +110,16 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
 def environment() -> dict[str, str | int | bool | None]:
     """Software and hardware of this process; `device` names what was used so far, so ask after the training."""
     library = " ".join(platform.libc_ver()).strip()
+    device = ", ".join(map(torch.cuda.get_device_name, used_gpus()))
+    if not device:
+        used_mps = torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() > 0
+        device = "mps" if used_mps else "cpu"
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}{library and f', {library}'}",  # without its release
         "processor": first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "device": device_name(),
+        "device": device,
         "modeling_leaner": modeling_leaner.__version__,
         **{name: version(name) for name in PACKAGES},
         "git_commit": code_commit(),
@@ -162,15 +166,6 @@ def processor_flags() -> list[str]:
 def used_gpus() -> list[int]:
     """Indices of the CUDA devices on which this process has allocated memory."""
     return [index for index in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(index) > 0]
-
-
-def device_name() -> str:
-    """The GPUs that this process has used; mps or cpu if there are none."""
-    gpus = used_gpus()
-    if gpus:
-        return ", ".join(map(torch.cuda.get_device_name, gpus))
-    used_mps = torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() > 0
-    return "mps" if used_mps else "cpu"
 
 
 def peak_memory_bytes() -> tuple[int, str]:

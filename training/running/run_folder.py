@@ -69,14 +69,10 @@ def finished_results(folder: Path) -> dict[str, object] | None:
 # What was asked for
 
 
-def recipe_of(arguments: RecipeArguments) -> dict[str, object]:
-    """What `recipe.yaml` of the folder says."""
-    return {**recorded_settings(arguments), "shape": arguments.shape}
-
-
 def write_recipe(folder: Path, arguments: RecipeArguments, recipe: str | None) -> None:
     source = f"; from {Path(recipe).name}" if recipe else ""
-    text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(recipe_of(arguments))
+    settings = {**recorded_settings(arguments), "shape": arguments.shape}
+    text = f"# Every setting of this run that is not a default{source}.\n{yaml.safe_dump(settings)}"
     write_bytes(folder / RECIPE, text.encode())
 
 
@@ -96,7 +92,7 @@ def compare_start(run: PreparedRun) -> dict[str, object]:
         * arguments.gradient_accumulation_steps
         * arguments.world_size,
         "training rows": identity(run.train),
-        "evaluation rows": identity(run.held_out_rows),
+        "evaluation rows": identity(run.held_out and run.held_out.rows),
         "classes": run.task.classes,
     }
     started = Path(arguments.output_dir) / STARTED
@@ -134,7 +130,7 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
         return None
     if not arguments.resume:
         raise ValueError(f"{folder} holds a run already: --resume continues it, --output_dir takes another folder")
-    before, now = read_recipe(str(saved))[1], recipe_of(arguments)
+    before, now = read_recipe(str(saved))[1], {**recorded_settings(arguments), "shape": arguments.shape}
     for key in sorted({*before, *now} - CHANGEABLE):
         if before.get(key) != now.get(key):
             was, asked = (repr(side[key]) if key in side else "not set" for side in (before, now))

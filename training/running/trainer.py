@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -20,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import SequentialSampler
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length
 
@@ -88,18 +87,14 @@ class Interruption(TrainerCallback):
         print("\nSaving after this step; Ctrl-C again stops at once.", flush=True)
 
     def on_step_end(self, args, state, control, **kwargs):
-        if self.was_pressed_anywhere(args, state):  # an evaluation that is due comes first, as if nothing had been
-            control.should_save = True
-            control.should_training_stop = True
-
-    def was_pressed_anywhere(self, args: TrainingArguments, state: TrainerState) -> bool:
-        """Whether Ctrl-C was pressed; all processes agree, or one would wait for the others for ever."""
-        if args.world_size > 1:
+        if args.world_size > 1:  # all agree whether it was pressed, or one would wait for the others for ever
             if state.global_step % max(1, int(state.logging_steps)):
-                return False  # asked together, now and then: it waits for every device
+                return  # asked together, now and then: it waits for every device
             flag = torch.tensor(float(self.pressed), device=args.device)
             self.pressed = bool(reduce(flag, reduction="sum") > 0)
-        return self.pressed
+        if self.pressed:  # an evaluation that is due comes first, as if nothing had been
+            control.should_save = True
+            control.should_training_stop = True
 
     def on_epoch_end(self, args, state, control, **kwargs):
         if self.pressed and state.epoch % 1:  # no epoch has ended
@@ -119,16 +114,13 @@ class Clock(TrainerCallback):
         self.started = time.perf_counter()
         self.seconds_before = 0.0  # of the run, until it was continued
         self.first_step = 0
-        self.step_started = 0.0
-        self.data_seconds, self.rows = 0.0, 0  # of the next step: how long its batches took, how many rows they have
+        self.step_started = 0.0  # once its batches were there
+        self.data_seconds, self.rows = 0.0, 0  # of the step: how long its batches took, how many rows they have
         self.timed = {"seconds": 0.0, "data_seconds": 0.0, "rows": 0}  # sums; rows of all processes
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.started = time.perf_counter()
         self.first_step = state.global_step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        self.step_started = time.perf_counter()
 
     def on_step_end(self, args, state, control, **kwargs):
         seconds = time.perf_counter() - self.step_started
@@ -150,12 +142,6 @@ class Clock(TrainerCallback):
             "process_seconds": time.time() - psutil.Process().create_time(),  # imports and all
         }
 
-    def save(self, checkpoint: Path) -> None:
-        write_bytes(checkpoint / SECONDS, json.dumps(self.seconds()).encode())
-
-    def load(self, checkpoint: Path) -> None:
-        self.seconds_before = read_json(checkpoint / SECONDS)
-
 
 class WeightAverage(TrainerCallback):
     """Follows the weights of a model after every step; without a `decay` there is no average, and nothing happens."""
@@ -175,29 +161,12 @@ class WeightAverage(TrainerCallback):
         get_ema_multi_avg_fn(decay)(self.weights, weights, None)
 
     @torch.no_grad()
-    def _swap(self, model: PreTrainedModel) -> None:
+    def swap(self, model: PreTrainedModel) -> None:
+        """Puts the average, if any, into the model, and what was there in its place."""
         for parameter, average in zip(model.parameters(), self.weights or ()):
             kept = parameter.detach().clone()
             parameter.copy_(average)
             average.copy_(kept)
-
-    @contextmanager
-    def in_place_of_weights(self, model: PreTrainedModel) -> Iterator[None]:
-        self._swap(model)
-        try:
-            yield
-        finally:
-            self._swap(model)
-
-    def replace_weights(self, model: PreTrainedModel) -> None:
-        self._swap(model)
-        self.weights = None
-
-    def save(self, model: PreTrainedModel, checkpoint: Path) -> None:
-        """Writes the average into a checkpoint, under the names of the model's parameters."""
-        if self.weights is not None:
-            names = [name for name, _ in model.named_parameters()]
-            save_file(dict(zip(names, self.weights)), checkpoint / AVERAGE)
 
     def load(self, model: PreTrainedModel, checkpoint: Path, device: torch.device) -> None:
         if self.decay is not None and (checkpoint / AVERAGE).is_file():
@@ -211,9 +180,7 @@ class WeightAverage(TrainerCallback):
 class EpochLengthSampler(LengthGroupedSampler):
     """Rows of like length together, in an order that follows from the seed and the epoch alone."""
 
-    def __init__(self, trainer: Trainer, **kwargs):
-        super().__init__(**kwargs)
-        self.trainer = trainer
+    trainer: Trainer  # who knows both
 
     def __iter__(self) -> Iterator[int]:
         args = self.trainer.args
@@ -272,7 +239,9 @@ class LeanTrainer(Trainer):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy == "group_by_length" and "length" in (dataset.column_names or []):
             batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-            return EpochLengthSampler(self, batch_size=batch, lengths=list(dataset["length"]))
+            sampler = EpochLengthSampler(batch_size=batch, lengths=list(dataset["length"]))
+            sampler.trainer = self
+            return sampler
         return super()._get_train_sampler(train_dataset)
 
     def _get_eval_sampler(self, eval_dataset):
@@ -298,7 +267,8 @@ class LeanTrainer(Trainer):
         start = time.perf_counter()
         samples, items = super().get_batch_samples(self._transformed(epoch_iterator), num_batches, device)
         self.clock.rows = sum(map(row_count, samples)) * self.args.world_size
-        self.clock.data_seconds = time.perf_counter() - start
+        self.clock.step_started = time.perf_counter()
+        self.clock.data_seconds = self.clock.step_started - start
         return samples, items
 
     def _transformed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -322,8 +292,12 @@ class LeanTrainer(Trainer):
         """As Trainer's, on the averaged weights where there are any; training's random numbers are left alone."""
         self.eval_batches_seen = 0
         devices = [self.args.device] if self.args.device.type == "cuda" else []  # beside the CPU
-        with self.average.in_place_of_weights(self.model), torch.random.fork_rng(devices=devices):
-            output = super().evaluation_loop(*args, **kwargs)
+        self.average.swap(self.model)
+        try:
+            with torch.random.fork_rng(devices=devices):
+                output = super().evaluation_loop(*args, **kwargs)
+        finally:
+            self.average.swap(self.model)
         output.metrics.pop("eval_model_preparation_time", None)
         self.rows_evaluated = output.num_samples
         return output
@@ -351,7 +325,7 @@ class LeanTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs, start_time=None):
-        self.check_finite(math.isfinite(logs.get("loss", 0.0)))
+        self.check_finite(torch.tensor(logs.get("loss", 0.0)))
         logs.pop("train_loss", None)  # after a resume it would be a part of the steps over all of them
         logs["seconds"] = self.clock.seconds()
         super().log(logs, start_time)
@@ -366,36 +340,36 @@ class LeanTrainer(Trainer):
 
     def _save_checkpoint(self, model, trial):
         """As Trainer's; then writes the average, and last the list of files that declares the checkpoint whole."""
-        self.check_finite_weights()
+        self.check_finite(*self.model.parameters())
         super()._save_checkpoint(model, trial)
         if self.args.world_size > 1:
             self.accelerator.wait_for_everyone()
         if self.args.should_save:
             folder = self.folder / f"checkpoint-{self.state.global_step}"
             (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
-            self.average.save(self.model, folder)
-            self.clock.save(folder)
+            if self.average.weights is not None:
+                names = [name for name, _ in self.model.named_parameters()]
+                save_file(dict(zip(names, self.average.weights)), folder / AVERAGE)
+            write_bytes(folder / SECONDS, json.dumps(self.clock.seconds()).encode())
             declare_whole(folder)
             rotate(self.folder, self.checkpoints_kept, self.args.checkpoint_steps, self.state.best_model_checkpoint)
 
     def continue_from(self, checkpoint: Path) -> None:
         """Reads what a checkpoint holds beside Trainer's own state; call it before `train`."""
         self.average.load(self.model, checkpoint, self.args.device)
-        self.clock.load(checkpoint)
+        self.clock.seconds_before = read_json(checkpoint / SECONDS)
 
     def finish_weights(self) -> None:
         """Puts the average, if any, in place of the weights; raises ValueError if one is NaN or infinite."""
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self.average.load(self.model, Path(self.state.best_model_checkpoint), self.args.device)
-        self.average.replace_weights(self.model)
-        self.check_finite_weights()
+        self.average.swap(self.model)
+        self.average.weights = None
+        self.check_finite(*self.model.parameters())
 
-    def check_finite_weights(self) -> None:
-        self.check_finite(all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()))
-
-    def check_finite(self, is_finite: bool) -> None:
-        """Raises ValueError, with the step and the last good checkpoint, if what was looked at is not finite."""
-        if not is_finite:
+    def check_finite(self, *tensors: torch.Tensor) -> None:
+        """Raises ValueError, with the step and the last good checkpoint, for what is not finite."""
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
             whole = whole_checkpoints(self.folder)
             kept = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint had been written"
             step = self.state.global_step
