@@ -3,10 +3,9 @@
 import time
 
 import pytest
-import yaml
 from modeling_leaner.training import settings as recipes
 from modeling_leaner.training.experiments import grid
-from modeling_leaner.training.reading import load_yaml, read_yaml
+from modeling_leaner.training.reading import read_yaml
 
 
 @pytest.mark.parametrize(
@@ -25,10 +24,13 @@ def test_keys_given_twice(tmp_path, text, message):
         assert str(error.value) == f"{path}: no YAML file: {message}"
 
 
-def test_other_documents_are_read():
-    assert load_yaml("list: [{a: 1}, {a: 2}]\n1: x\n'1': y\n") == {"list": [{"a": 1}, {"a": 2}], 1: "x", "1": "y"}
-    with pytest.raises(yaml.YAMLError, match="line 2: an alias"):
-        load_yaml("a: &x [1]\nb: *x")
+def test_other_documents_are_read(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("list: [{a: 1}, {a: 2}]\n1: x\n'1': y\n")
+    assert read_yaml(path) == {"list": [{"a": 1}, {"a": 2}], 1: "x", "1": "y"}
+    path.write_text("a: &x [1]\nb: *x")
+    with pytest.raises(ValueError, match="line 2: an alias"):
+        read_yaml(path)
 
 
 def test_large_files(tmp_path):

@@ -238,14 +238,7 @@ def test_damaged_checkpoints_are_not_thrown_away(run):
     assert (folder / "checkpoint-2").is_dir() and (folder / "checkpoint-4").is_dir()
 
 
-@pytest.mark.parametrize(
-    "spoil, message",
-    [
-        (lambda tensor: tensor.index_fill(0, torch.tensor([0]), math.nan), "values are NaN or infinite"),
-        (lambda tensor: tensor.round().to(torch.int64), "expected floating point"),
-    ],
-)
-def test_unfit_weights_are_refused(run, tmp_path, capsys, spoil, message):
+def test_unfit_weights_are_refused(run, tmp_path, capsys):
     """By evaluation and as a start of training, with the tensor's name; half precision is none."""
     rows = labelled(24, 0, ("sentence",), 2)
     _, _, folder = run(*CLASSIFY, rows)
@@ -255,12 +248,13 @@ def test_unfit_weights_are_refused(run, tmp_path, capsys, spoil, message):
     save_file(halves, folder / "model.safetensors", metadata={"format": "pt"})
     assert evaluation.evaluate(str(folder), ["--use_cpu", "true"])["rows"] == 24
     name = "model.layers.1.mlp.up.weight" if "model.layers.1.mlp.up.weight" in tensors else sorted(tensors)[3]
-    save_file({**tensors, name: spoil(tensors[name])}, folder / "model.safetensors", metadata={"format": "pt"})
-    refused(run(*CLASSIFY, rows, shape=str(folder)), name, message)
+    spoilt = tensors[name].round().to(torch.int64)
+    save_file({**tensors, name: spoilt}, folder / "model.safetensors", metadata={"format": "pt"})
+    refused(run(*CLASSIFY, rows, shape=str(folder)), name, "expected floating point")
     with pytest.raises(SystemExit) as end:
         leaner("evaluate", folder)
     assert end.value.code in capsys.readouterr().err.splitlines()  # status 1
-    assert name in end.value.code and message in end.value.code
+    assert name in end.value.code and "expected floating point" in end.value.code
 
 
 def test_a_folder_without_recipe_is_evaluated_by_its_head(run, capsys):

@@ -40,33 +40,23 @@ class StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load_yaml(text: str) -> object:
-    """The content of a YAML document.
-
-    Raises:
-        yaml.YAMLError: the text is no YAML, has a key twice, an alias, very many values, or one such as `!!int x`.
-    """
-    for number, event in enumerate(yaml.parse(text, Loader=QuickLoader)):
-        if isinstance(event, yaml.AliasEvent) or number > MOST_EVENTS:
-            raise yaml.YAMLError(f"line {event.start_mark.line + 1}: an alias, or more than {MOST_EVENTS:,} values")
-    try:
-        return yaml.load(text, Loader=StrictLoader)
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise yaml.YAMLError(f"a value that cannot be read: {error}") from error
-
-
 def read_yaml(path: Path) -> dict[str, object]:
     """The keys and values in a YAML file.
 
     Raises:
-        ValueError: the file has more than MOST_BYTES, is no text, or is what `load_yaml` refuses; names it.
+        ValueError: it is too large, no YAML, no mapping, or has a key twice, an alias, a value such as `!!int x`.
         OSError: it cannot be read.
     """
     text = read_text(path, MOST_BYTES)
     try:
-        values = load_yaml(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: no YAML file: {' '.join(str(error).split())}") from error
+        for number, event in enumerate(yaml.parse(text, Loader=QuickLoader)):
+            if isinstance(event, yaml.AliasEvent) or number > MOST_EVENTS:
+                place = f"line {event.start_mark.line + 1}"
+                raise yaml.YAMLError(f"{place}: an alias, or more than {MOST_EVENTS:,} values")
+        values = yaml.load(text, Loader=StrictLoader)
+    except (yaml.YAMLError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        problem = "" if isinstance(error, yaml.YAMLError) else "a value that cannot be read: "
+        raise ValueError(f"{path}: no YAML file: {problem}{' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected keys and values, got {type(values).__name__}")
     return values

@@ -170,15 +170,6 @@ def own_settings() -> dict[str, str]:
 SHARES = ("mask_fraction", "dropout", "label_smoothing_factor", "ema_decay")
 
 
-def check_combinations(arguments: RecipeArguments) -> None:
-    """Raises ValueError for settings that do not go together."""
-    task, metric = arguments.task, arguments.metric
-    if task is not None and metric is not None and metric not in METRICS[task]:
-        raise ValueError(f"metric: {metric}: the task {task} has {', '.join(METRICS[task])}")
-    if arguments.fsdp and arguments.ema_decay is not None:
-        raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
-
-
 def without_idle_steps(settings: Mapping[str, object]) -> dict[str, object]:
     """Settings without the save_steps and eval_steps that have no effect."""
     idle = {f"{kind}_steps" for kind in ("save", "eval") if settings.get(f"{kind}_strategy") != "steps"}
@@ -198,21 +189,18 @@ def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
 class SettingsParser(HfArgumentParser):
     """HfArgumentParser that raises ValueError, one line, instead of leaving the process."""
 
-    def __init__(self):
-        super().__init__((RecipeArguments,), allow_abbrev=False, add_help=False)
-
     def error(self, message: str) -> typing.NoReturn:
         raise ValueError(re.sub(r"^argument --(\w+)(/\S+)?:", r"\1:", message))
 
     def parse_words(self, words: list[str]) -> argparse.Namespace:
         """Raises ValueError for an unknown key, with the nearest one, and for a value that it cannot have."""
         namespace, unknown = self.parse_known_args(words)
-        for word in unknown:
-            if not word.startswith("--"):
-                raise ValueError(f"unexpected {word!r}: expected --key value")
-            key = word.removeprefix("--").split("=")[0].replace("-", "_")
+        if unknown:
+            key = unknown[0].removeprefix("--").split("=")[0].replace("-", "_")
             keys = [setting.name for setting in fields(RecipeArguments)]
-            raise ValueError(f"{key}: unknown key{did_you_mean(key, keys)}")
+            is_key = unknown[0].startswith("--")
+            problem = f"{key}: unknown key{did_you_mean(key, keys)}"
+            raise ValueError(problem if is_key else f"unexpected {unknown[0]!r}: expected --key value")
         for name, value in vars(namespace).items():
             most = 1 if name in SHARES else math.inf
             if isinstance(value, int | float) and not 0 <= value < most and value != self.get_default(name):
@@ -223,7 +211,7 @@ class SettingsParser(HfArgumentParser):
 @cache
 def settings_parser() -> SettingsParser:
     """The parser of all settings; to build it takes longer than to parse."""
-    return SettingsParser()
+    return SettingsParser((RecipeArguments,), allow_abbrev=False, add_help=False)
 
 
 def words_of(settings: Mapping[str, object]) -> list[str]:
@@ -239,29 +227,9 @@ def words_of(settings: Mapping[str, object]) -> list[str]:
     return words
 
 
-def data_options(data_files: Sequence[str]) -> list[str]:
-    """The files or folders of a local copy of the data as options of a command line; none where there is no copy."""
-    return ["--data_files", *data_files] if data_files else []
-
-
 def copy_options(recipe: Mapping[str, object], data_files: Sequence[str]) -> list[str]:
-    """As `data_options`, with the recipe's `--holdout`: the same rows of the copy are held out again."""
-    held_out = words_of({"holdout": recipe.get("holdout")}) if data_files else []
-    return [*data_options(data_files), *held_out]
-
-
-def recipe_words(recipe: str) -> list[str]:
-    """The settings of a recipe as options of a command line; ValueError, with the file, where one of them is wrong."""
-    path, settings = read_recipe(recipe)
-    if path.name == "recipe.yaml":  # of a run folder, which also says what was trained
-        settings.pop("shape", None)
-    words = words_of(settings)
-    with naming(path):
-        settings_parser().parse_words(words)
-        for key in NOT_IN_RECIPES:
-            if key in settings:
-                raise ValueError(f"{key}: belongs on the command line, not in a recipe")
-    return words
+    """The options that read a local copy of the data, if there is one, and hold out the same rows of it again."""
+    return words_of({"data_files": list(data_files), "holdout": recipe.get("holdout")}) if data_files else []
 
 
 def parse(
@@ -275,8 +243,19 @@ def parse(
     `settings` of the result has, as plain values, what differs from the defaults and is a recipe's business. Raises
     ValueError, one line that names the recipe's file and the key.
     """
-    words = [] if recipe is None else recipe_words(recipe)
     parser = settings_parser()
+    words = []
+    if recipe is not None:
+        path, settings = read_recipe(recipe)
+        if path.name == "recipe.yaml":  # of a run folder, which also says what was trained
+            settings.pop("shape", None)
+        words = words_of(settings)
+        with naming(path):
+            parser.parse_words(words)
+            misplaced = [key for key in NOT_IN_RECIPES if key in settings]
+            if misplaced:
+                raise ValueError(f"{misplaced[0]}: belongs on the command line, not in a recipe")
+
     namespace = parser.parse_words([*words, *command_line, *words_of(fixed or {})])
     for key in needed:
         if getattr(namespace, key) is None:
@@ -285,8 +264,13 @@ def parse(
     if namespace.output_dir is None:
         shape = str(namespace.shape).strip("/").replace("/", "-").removesuffix(".json").lstrip(".-")
         namespace.output_dir = os.path.join("runs", Path(recipe or "run").stem, f"{shape}-seed{namespace.seed}")
+
     arguments = RecipeArguments(**vars(namespace))
-    check_combinations(arguments)
+    metrics = METRICS.get(arguments.task, ())
+    if metrics and arguments.metric not in (None, *metrics):
+        raise ValueError(f"metric: {arguments.metric}: the task {arguments.task} has {', '.join(metrics)}")
+    if arguments.fsdp and arguments.ema_decay is not None:
+        raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
     defaults = vars(parser.parse_words([]))
     for key, value in vars(namespace).items():
         if value != defaults[key] and key not in [*NOT_IN_RECIPES, "use_cpu"]:

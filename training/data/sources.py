@@ -72,7 +72,13 @@ def load_split(
     elif dataset is None:
         raise ValueError("dataset: missing; give a Hub id, a built-in set, or data_files")
     else:
-        rows = _read_hub(dataset, dataset_config, split, streaming)
+        try:
+            rows = load_dataset(dataset, dataset_config, split=split, streaming=streaming)
+        except (DatasetNotFoundError, FileNotFoundError, ConnectionError, ValueError) as error:
+            hint = did_you_mean(dataset, BUILT_IN) or "; a local copy is given by its path"
+            missing = f"not found on the Hub or in its cache{hint}"
+            problem = " ".join(str(error).split()) if isinstance(error, ValueError) else missing
+            raise ValueError(f"dataset {dataset}: {problem}") from error
     if isinstance(rows, Dataset) and len(rows) == 0:
         raise ValueError(f"{name}: the split is empty")
     return rows
@@ -85,38 +91,26 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     chosen = files.get(whole, files.get(None))
     if chosen is None:
         raise ValueError(f"nothing for the split {whole!r}, expected {whole}=FILE or a folder as data")
+    suffix = Path(chosen[0]).suffix.lower()
+    is_folder = len(chosen) == 1 and Path(chosen[0]).is_dir()
     for file in chosen:
-        if not Path(file).exists() and not any(character in file for character in "*?[") and "://" not in file:
-            raise ValueError(f"{file}: no such file or folder")
-        if Path(file).is_file() and Path(file).stat().st_size == 0:
-            raise ValueError(f"{file}: the file is empty")
+        is_there = Path(file).exists() or any(character in file for character in "*?[") or "://" in file
+        if not is_there or not (is_folder or suffix in FORMATS):
+            problem = f"expected a folder, or files of one of {', '.join(FORMATS)}"
+            raise ValueError(f"{file}: {problem if is_there else 'no such file or folder'}")
     options = {"split": split, "streaming": streaming}
-    if len(chosen) == 1 and Path(chosen[0]).is_dir():
+    if is_folder:
         options["verification_mode"] = VerificationMode.NO_CHECKS
         builder = chosen[0]
         if whole in files:  # the folder is one split
             builder, options["data_files"] = "imagefolder", {whole: f"{chosen[0]}/**"}
     else:
-        suffix = Path(chosen[0]).suffix.lower()
-        if suffix not in FORMATS:
-            raise ValueError(f"{chosen[0]}: expected a folder, or files of one of {', '.join(FORMATS)}")
         builder = FORMATS[suffix]
         options |= {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
     try:
         return load_dataset(builder, **options)
     except (DatasetGenerationError, DatasetNotFoundError, OSError, ValueError) as error:
         raise ValueError(f"{name}: {' '.join(str(error.__cause__ or error).split())[:300]}") from error
-
-
-def _read_hub(dataset: str, config: str | None, split: str, streaming: bool) -> Rows:
-    """A split from the Hub, or of its cache."""
-    try:
-        return load_dataset(dataset, config, split=split, streaming=streaming)
-    except (DatasetNotFoundError, FileNotFoundError, ConnectionError) as error:
-        hint = did_you_mean(dataset, BUILT_IN) or "; a local copy is given by its path"
-        raise ValueError(f"dataset {dataset}: not found on the Hub or in its cache{hint}") from error
-    except ValueError as error:
-        raise ValueError(f"dataset {dataset}: {' '.join(str(error).split())}") from error
 
 
 # Its rows and columns
@@ -243,7 +237,19 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     held_out = None
     for key in ("holdout", "tuning_holdout"):
         if getattr(arguments, key):
-            train, held_out = _take_out(train, arguments, key)
+            count = getattr(arguments, key)
+            if isinstance(train, IterableDataset):
+                train, held_out = train.skip(count), train.take(count)
+                continue
+            rest = len(train) - count
+            if rest <= 0:
+                raise ValueError(f"{key}: {count} rows of a training split of {len(train)}")
+            if arguments.task in LANGUAGE_MODELLING:
+                # Not by train_test_split, which unshuffled has a new fingerprint each time.
+                train, held_out = train.select(range(rest)), train.select(range(rest, len(train)))
+            else:
+                parts = train.train_test_split(test_size=count, seed=0)
+                train, held_out = parts["train"], parts["test"]
     train = first_rows(train, arguments.max_train_rows)
     if held_out is not None:
         return train, first_rows(held_out, arguments.max_eval_rows)
@@ -281,22 +287,6 @@ def check_splits(arguments: RecipeArguments) -> None:
             f"eval_split: {wanted!r} would be rows of train_split {trained!r}; expected other rows "
             f"(train=FILE {wanted}=FILE), or set holdout, or eval_split none"
         )
-
-
-def _take_out(rows: Rows, arguments: RecipeArguments, key: str) -> tuple[Rows, Rows]:
-    """The rows without those that a setting holds out, and these."""
-    count = getattr(arguments, key)
-    if isinstance(rows, IterableDataset):
-        return rows.skip(count), rows.take(count)
-    rest = len(rows) - count
-    if rest <= 0:
-        raise ValueError(f"{key}: {count} rows of a training split of {len(rows)}")
-    if (
-        arguments.task in LANGUAGE_MODELLING
-    ):  # not by train_test_split, which unshuffled has a new fingerprint each time
-        return rows.select(range(rest)), rows.select(range(rest, len(rows)))
-    parts = rows.train_test_split(test_size=count, seed=0)
-    return parts["train"], parts["test"]
 
 
 def sentences(text: str) -> list[str]:

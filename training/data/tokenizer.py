@@ -42,7 +42,7 @@ def train_tokenizer(
     roles = dict(tokens.roles)
     if kind in ("byte-bpe", "bytes"):
         check_size(vocab_size, 256 + len(special), f"256 bytes and {len(special)} special tokens")
-        tokenizer = _byte_bpe(texts, vocab_size, special) if kind == "byte-bpe" else _bytes(special)
+        tokenizer = _bytes(texts, kind, vocab_size, special)
     else:
         train = _wordpiece if kind == "wordpiece" else _words
         tokenizer = train(texts, vocab_size, special, tokens.unknown)
@@ -81,32 +81,27 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
         raise ValueError("no text to train a tokenizer on: no rows, or only empty ones")
 
 
-def _byte_level(model: models.Model, use_regex: bool) -> Tokenizer:
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
+def _bytes(texts: Iterable[str], kind: str, vocab_size: int, special: list[str]) -> Tokenizer:
+    """Tokens of bytes of UTF-8: `byte-bpe` merges them over all 256 (Radford et al. 2019), `bytes` does not.
 
-
-def _byte_bpe(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tokenizer:
-    """Byte-level BPE over all 256 bytes (Radford et al. 2019)."""
-    tokenizer = _byte_level(models.BPE(), use_regex=True)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=sys.stderr.isatty(),
-    )
-    tokenizer.train_from_iterator(_checked(texts), trainer)
-    return tokenizer
-
-
-def _bytes(special: list[str]) -> Tokenizer:
-    """One token per byte of UTF-8: the id of byte b is b plus the number of special tokens."""
+    Of `bytes` the id of byte b is b plus the number of special tokens.
+    """
     characters = bytes_to_unicode()
     vocabulary = {token: index for index, token in enumerate([*special, *map(characters.get, range(256))])}
-    tokenizer = _byte_level(models.BPE(vocabulary, []), use_regex=False)
-    tokenizer.add_special_tokens(special)
+    merges = kind == "byte-bpe"
+    tokenizer = Tokenizer(models.BPE() if merges else models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=merges)
+    tokenizer.decoder = decoders.ByteLevel()
+    if merges:
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=sys.stderr.isatty(),
+        )
+        tokenizer.train_from_iterator(_checked(texts), trainer)
+    else:
+        tokenizer.add_special_tokens(special)
     return tokenizer
 
 
@@ -130,7 +125,21 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str], unknow
         clean_text=True, handle_chinese_chars=True, strip_accents=True, lowercase=True
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    first, inner = _characters(texts, tokenizer)
+
+    # The most frequent normalised characters, and ##c for those that may continue a word.
+    raw, counts = Counter(), Counter()
+    for text in _checked(texts):
+        raw.update(text)
+    for character, count in raw.items():
+        for normal in tokenizer.normalizer.normalize_str(character):
+            counts[normal] += count
+    after_a = {
+        character: tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(f"a{character}"))
+        for character in counts
+    }
+    visible = [character for character in counts if after_a[character] != [("a", (0, 1))]]  # no spaces
+    first = sorted(sorted(visible, key=lambda character: (-counts[character], character))[:MAX_ALPHABET])
+    inner = [f"##{character}" for character in first if len(after_a[character]) == 1]
     characters = f"{len(first)} characters, {len(inner)} of them also inside words, and {len(special)} special tokens"
     check_size(vocab_size, len(special) + len(first) + len(inner), characters)
     # The trainer numbers ##characters in the random order of a hash map and breaks ties between merges by number.
@@ -149,24 +158,6 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str], unknow
     trained.decoder = decoders.WordPiece(cleanup=False)
     trained.add_special_tokens(special)
     return trained
-
-
-def _characters(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """The `MAX_ALPHABET` most frequent normalised characters, and `##c` for those that may continue a word."""
-    raw = Counter()
-    for text in _checked(texts):
-        raw.update(text)
-    counts = Counter()
-    for character, count in raw.items():
-        for normal in tokenizer.normalizer.normalize_str(character):
-            counts[normal] += count
-    after_a = {
-        character: tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(f"a{character}"))
-        for character in counts
-    }
-    visible = [character for character in counts if after_a[character] != [("a", (0, 1))]]  # no spaces
-    first = sorted(sorted(visible, key=lambda character: (-counts[character], character))[:MAX_ALPHABET])
-    return first, [f"##{character}" for character in first if len(after_a[character]) == 1]
 
 
 def write_tokenizer(

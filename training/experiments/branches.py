@@ -24,7 +24,7 @@ from modeling_leaner.planning.costs import training_flops
 from modeling_leaner.shapes import modality_of
 
 from .. import benchmarking
-from ..running.loading import recipe_config, shape_config, task_of
+from ..running.loading import shape_config, task_of, with_fields
 from ..running.results import environment
 from ..running.run_folder import STARTED, whole_checkpoints, write_recipe
 from ..settings import RecipeArguments, parse, words_of
@@ -63,10 +63,10 @@ def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
 def step_of(grid: Grid, shape: str) -> Step | None:
     """What a step of any run of a shape reads and costs; None for a task whose rows have different lengths."""
     arguments = recipe_of(grid, shape)
-    task = task_of(arguments, shape_config(arguments))
+    config = with_fields(shape_config(arguments), arguments, {})
+    task = task_of(arguments, config)
     if not task.has_full_rows:
         return None
-    config = recipe_config(arguments)
     length = arguments.max_length
     if length is None or modality_of(config) is IMAGES:
         length = config.default_length
@@ -149,7 +149,7 @@ def begin(folder: Path, trunk: Path, step: int, recipe: str, options: Sequence[s
 def training_step(grid: Grid, shape: str) -> benchmarking.Step:
     """A training step as the grid trains the shape, on made-up rows; what the Trainer adds around it is left out."""
     arguments = recipe_of(grid, shape)
-    config = recipe_config(arguments)
+    config = with_fields(shape_config(arguments), arguments, {})
     auto_class = getattr(transformers, f"AutoModel{task_of(arguments, config).head}")
     model = auto_class.from_config(config, attn_implementation=arguments.attn_implementation)
     rows = arguments.per_device_train_batch_size, step_of(grid, shape).row_tokens

@@ -29,7 +29,7 @@ from modeling_leaner.files import naming, write_bytes, write_json
 from ..data.sources import load_training
 from ..records import RESULTS, ResultRow
 from ..running.loading import prepare
-from ..settings import data_options, parse
+from ..settings import parse, words_of
 from ..tasks.distillation import Embedding
 from .baselines import GUESSES, guesses_on
 from .cuts import make_cuts
@@ -281,7 +281,7 @@ def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
     """
     run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
     start = shape_option(load_results(grid), run)
-    arguments = parse(grid.recipe, options_of_run(grid, run, start, data_options(data_files)))
+    arguments = parse(grid.recipe, options_of_run(grid, run, start, words_of({"data_files": list(data_files)})))
     if arguments.task != Embedding.name:  # whose labels a teacher makes
         arguments.teacher = None
     prepared = prepare(arguments)
@@ -322,7 +322,7 @@ def sweep(
     grid = load_grid(file)
     if output_dir is not None:
         grid = replace(grid, output_dir=str(output_dir))
-    local = data_options(data_files)
+    local = words_of({"data_files": list(data_files)})
     if not summary:
         make_cuts(grid, local)
         with naming(file):

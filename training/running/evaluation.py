@@ -20,6 +20,7 @@ from ..data.sources import load_held_out, load_training
 from ..records import RESULTS
 from ..settings import RecipeArguments, parse
 from ..tasks import TASKS
+from ..tasks.classification import Classification
 from .loading import (
     PreparedRun,
     build_model,
@@ -50,22 +51,19 @@ def print_evaluation(model: str, options: list[str], as_json: bool = False) -> N
     if as_json:
         print(json.dumps(results, allow_nan=False))
         return
-    stated, guess = stated_by(model, results["data_sha256"])
+
+    # What is stated beside the model, if it is of the same rows.
+    file = saved_file(model, RESULTS)
+    document = read_json(file) if file else {}
+    is_same = "metrics" in document and document.get("data_sha256") == results["data_sha256"]
+    stated = document["metrics"] if is_same else {}
+    guess = (document.get("evidence") or {}).get("best_guess") if is_same else None
     for key, value in sorted(results["metrics"].items()):
         beside = f" (its card: {stated[key]:.4f})" if stated.get(key) is not None else ""
         print(f"{key}: {'undefined' if value is None else f'{value:.4f}'}{beside}")
     if guess:
         print(f"best simple baseline: {guess['value']:.4f} ({guess['name']})")
     print(f"{results['rows']:,} rows, {results['rows_per_second']:.0f} rows/s")
-
-
-def stated_by(model: str, data_sha256: str | None) -> tuple[dict[str, float], dict | None]:
-    """The metrics in results.json beside the model and the best simple baseline, if they are of the same rows."""
-    file = saved_file(model, RESULTS)
-    document = read_json(file) if file else {}
-    if "metrics" not in document or document.get("data_sha256") != data_sha256:
-        return {}, None
-    return document["metrics"], (document.get("evidence") or {}).get("best_guess")
 
 
 def evaluate(model: str, options: list[str]) -> dict[str, object]:
@@ -112,13 +110,11 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
     task = task_of(arguments, config)(arguments, config, processing)
     with naming(source):
         fields = task.configure(rows)
+    if isinstance(task, Classification) and task.regression != (config.num_labels == 1):
+        expected = "numbers" if config.num_labels == 1 else f"one of {config.num_labels} classes"
+        raise ValueError(f"{source}: {task.label_column}: expected {expected}, which {model} was trained on")
     if task.classes is not None:
-        if config.num_labels == 1:
-            raise ValueError(f"{source}: {task.label_column}: expected numbers, which {model} was trained on")
         task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
-    elif task.regression and config.num_labels != 1:
-        classes = f"one of {config.num_labels} classes"
-        raise ValueError(f"{source}: {task.label_column}: expected {classes}, which {model} was trained on")
     task.config = with_fields(config, arguments, {})  # the model's labels, not those of the rows
     return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows))
 
@@ -129,15 +125,12 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
     Raises:
         ValueError, OSError: no such model, no weights, or no task.
     """
-    folder = Path(model)
     require_source(model)
     refuse_pickles(model)
     if not find_weights(local_folder(model)):
         raise ValueError(f"{model}: no model.safetensors in this folder")
     recipe = saved_file(model, RECIPE)
     given = {word.removeprefix("--").partition("=")[0] for word in options if word.startswith("--")}
-    if recipe is None and not folder.is_dir() and "task" not in given:
-        raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
     fixed = {"shape": model, "output_dir": scratch, "eval_strategy": "no", "save_strategy": "no"}
     fixed["implementation"] = "lean"  # whichever was trained, this family's was saved
     if "report_to" not in given:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
-import torch
 import transformers
 from datasets.fingerprint import Hasher
 from safetensors import SafetensorError, safe_open
@@ -75,7 +74,10 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         with naming(source):
             fields = task.configure(rows)
         if has_weights(str(arguments.shape)):
-            fields |= own_class_numbers(task, config)
+            own = {name: index for index, name in sorted(config.id2label.items())}
+            if task.classes is not None and own.keys() == task.classes.keys():  # the head keeps its numbers of them
+                task.classes = own
+                fields |= {"id2label": {index: name for name, index in own.items()}, "label2id": own}
         elif arguments.tokenizer in ("bytes", "words"):
             fields["vocab_size"] = min(config.vocab_size, len(processing))
         task.config = with_fields(config, arguments, fields)
@@ -182,25 +184,12 @@ def shape_config(arguments: RecipeArguments) -> LeanConfig:
 
 def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
     """The class of the recipe's task. Raises ValueError if the shape's family has no head for it."""
-
-    def is_possible(task: type[Task]) -> bool:
-        return modality_of(config) is TEXT if task.trains_bare_model() else task.head in config.task_heads
-
-    task = TASKS[arguments.task]
-    if not is_possible(task):
-        possible = ", ".join(name for name, other in TASKS.items() if is_possible(other))
-        raise ValueError(
-            f"task: {arguments.task} is not for {config.model_type} ({arguments.shape}), which has {possible}"
-        )
-    return task
-
-
-def recipe_config(arguments: RecipeArguments) -> LeanConfig:
-    """The configuration that a shape is trained with, but for what follows from data: labels, and a cut vocabulary.
-
-    Raises ValueError as `shape_config` and `with_fields`.
-    """
-    return with_fields(shape_config(arguments), arguments, {})
+    heads = (*config.task_heads, "") if modality_of(config) is TEXT else config.task_heads  # "": the bare model
+    possible = [name for name, task in TASKS.items() if task.head in heads]
+    if arguments.task not in possible:
+        whose = f"{config.model_type} ({arguments.shape})"
+        raise ValueError(f"task: {arguments.task} is not for {whose}, which has {', '.join(possible)}")
+    return TASKS[arguments.task]
 
 
 def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str, object]) -> LeanConfig:
@@ -231,15 +220,6 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
     return type(config)(**{key: value for key, value in values.items() if key not in gone})
 
 
-def own_class_numbers(task: Task, config: LeanConfig) -> dict[str, object]:
-    """The fields with a checkpoint's own numbers of the classes, if its head has the same; else none."""
-    own = {name: index for index, name in sorted(config.id2label.items())}
-    if task.classes is None or own.keys() != task.classes.keys():
-        return {}
-    task.classes = own
-    return {"id2label": {index: name for name, index in own.items()}, "label2id": own}
-
-
 # Tokenizers and image processors
 
 
@@ -251,30 +231,25 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     """
     source = str(arguments.shape)
     if modality_of(config) is IMAGES:
-        return load_image_processor(source, config)
+        if has_file(source, "preprocessor_config.json"):
+            return AutoImageProcessor.from_pretrained(source, trust_remote_code=False)
+        height, width = config.image_shape
+        mean = [0.5] * config.num_channels  # so pixels become -1..1
+        return ViTImageProcessorPil(size={"height": height, "width": width}, image_mean=mean, image_std=mean)
     if has_file(source, "tokenizer.json"):
         tokenizer = read_tokenizer(source)
         tokenizer.model_max_length = arguments.max_length or tokenizer.model_max_length
         return tokenizer
     name = arguments.tokenizer or arguments.teacher  # a student reads what its teacher reads
-    kinds = ", ".join(TOKENIZER_KINDS)
-    if has_weights(source) and (name is None or name in TOKENIZER_KINDS):
-        raise ValueError(
+    is_new = name in TOKENIZER_KINDS
+    if name is None or (is_new and has_weights(source)):
+        problem = f"tokenizer: missing; one of {', '.join(TOKENIZER_KINDS)} to train one, or a folder or Hub id"
+        lost = (
             f"{Path(source) / 'tokenizer.json'}: missing; the weights know the numbers of that vocabulary alone; "
             "expected the file, or as --tokenizer a folder or Hub id that has it"
         )
-    if name is None:
-        raise ValueError(f"tokenizer: missing; one of {kinds} to train one, or a folder or Hub id")
-    return trained_tokenizer(arguments, config, train) if name in TOKENIZER_KINDS else read_tokenizer(name)
-
-
-def load_image_processor(source: str, config: LeanConfig) -> object:
-    """A checkpoint's own image processor; else one that scales pixels to -1..1."""
-    if has_file(source, "preprocessor_config.json"):
-        return AutoImageProcessor.from_pretrained(source, trust_remote_code=False)
-    height, width = config.image_shape
-    mean = [0.5] * config.num_channels
-    return ViTImageProcessorPil(size={"height": height, "width": width}, image_mean=mean, image_std=mean)
+        raise ValueError(lost if has_weights(source) else problem)
+    return trained_tokenizer(arguments, config, train) if is_new else read_tokenizer(name)
 
 
 def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
@@ -329,7 +304,7 @@ def build_model(
 
     Raises:
         ValueError, RuntimeError: a checkpoint lacks tensors outside the head, or, with `complete`, any; or some have
-            another shape, are not finite, or not stored as floating point.
+            another shape, or are not stored as floating point.
     """
     set_seed(arguments.seed)
     config = task.config
@@ -345,44 +320,29 @@ def build_model(
             # Trainer then divides its loss by the T - 1 labels of a row that are predicted, as it does LeanGPT's.
             model.loss_type = "ForCausalLM"
         return model
+
     if has_weights(source):
-        model = load_checkpoint(arguments, task, auto_class, attention, complete, quietly)
+        refuse_pickles(source)
+        options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True, **attention}
+        model, info = auto_class.from_pretrained(
+            source, config=config, trust_remote_code=False, use_safetensors=True, **options
+        )
+        may_be_new = () if complete else MAY_BE_NEW
+        resized = sorted(name for name, *_ in info["mismatched_keys"])
+        wrong = [name for name in resized if not name.startswith(may_be_new)]
+        if task.trains_bare_model():
+            may_be_new = (*may_be_new, "pooler.")  # a bare model may have been saved without
+        missing = sorted(name for name in info["missing_keys"] if not name.startswith(may_be_new))
+        if wrong or missing:
+            unfit = f"tensors do not fit its config.json: {', '.join(wrong)}"
+            untrained = f"no trained {', '.join(missing[:3])} for {task.name}"
+            raise ValueError(f"{source}: {unfit if wrong else untrained}")
+        if resized and arguments.process_index == 0 and not quietly:
+            notice = "begins with new weights, for they have another size there"
+            print(f"{source}: {notice}: {', '.join(resized)}", file=sys.stderr)
     else:
         model = auto_class.from_config(config, **attention)
+
     if task.trains_bare_model() and getattr(model, "pooler", None) is not None:
         model.pooler = None  # no task reads it
-    return model
-
-
-def load_checkpoint(
-    arguments: RecipeArguments, task: Task, auto_class: type, attention: dict, complete: bool, quietly: bool
-) -> PreTrainedModel:
-    """The weights of a checkpoint; see `build_model`."""
-    source = str(arguments.shape)
-    refuse_pickles(source)
-    options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True, **attention}
-    model, info = auto_class.from_pretrained(
-        source, config=task.config, trust_remote_code=False, use_safetensors=True, **options
-    )
-    may_be_new = () if complete else MAY_BE_NEW
-    resized = sorted(name for name, *_ in info["mismatched_keys"])
-    wrong = [name for name in resized if not name.startswith(may_be_new)]
-    if wrong:
-        raise ValueError(f"{source}: tensors do not fit its config.json: {', '.join(wrong)}")
-    if task.trains_bare_model():
-        may_be_new = (*may_be_new, "pooler.")  # a bare model may have been saved without
-    missing = sorted(name for name in info["missing_keys"] if not name.startswith(may_be_new))
-    if missing:
-        raise ValueError(f"{source}: no trained {', '.join(missing[:3])} for {arguments.task}")
-    for name, tensor in model.state_dict().items():
-        if tensor.is_meta:
-            continue  # another process holds it
-        bad = tensor.numel() - int(torch.isfinite(tensor).sum())
-        if bad:
-            raise ValueError(f"{source}: {name}: {bad:,} of {tensor.numel():,} values are NaN or infinite")
-    if resized and arguments.process_index == 0 and not quietly:
-        print(
-            f"{source}: begins with new weights, for they have another size there: {', '.join(resized)}",
-            file=sys.stderr,
-        )
     return model

@@ -54,7 +54,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         "seed": arguments.seed,
         "learning_rate": arguments.settings.get("learning_rate", RecipeArguments.learning_rate),
         "main_metric": task.metric,
-        "higher_is_better": task.higher_is_better,
+        "higher_is_better": task.metric not in task.lower_is_better,
         "metrics": scores(metrics),
         "chance": None if guess is None else {"name": guess[0], "value": guess[1]},
         "parameters": model.num_parameters() if is_bare else model.config.count_parameters(architecture).total,

@@ -151,10 +151,6 @@ class Task:
         """The metric that counts, or if only the rows decide it, those that it may be."""
         return (arguments.metric or METRICS[cls.name][0],)
 
-    @property
-    def higher_is_better(self) -> bool:
-        return self.metric not in self.lower_is_better
-
     def keep_held_out(self, rows: Rows) -> None:
         """Keeps what `score` needs of the evaluation rows, as they were."""
 

@@ -23,7 +23,6 @@ from ..data.sources import (
     column_names,
     decoded_image,
     find_column,
-    place_in_file,
     require_columns,
     with_encoded_images,
 )
@@ -47,40 +46,35 @@ class Classification(Task):
     """What the two classification tasks share: their labels, and how these are scored."""
 
     goes_by_name = False  # whether a number is the name of a class, as of stars from 1 to 5, and not its place
+    may_be_regression = False
 
     def configure(self, train: Rows) -> dict[str, object]:
         candidates = [name for name in ("label", "labels", "fine_label") if name in column_names(train)][:1]
         self.label_column = find_column(train, self.arguments.label_column, "label_column", candidates)
         feature = (train.features or {}).get(self.label_column)
         kind = getattr(feature, "dtype", type(feature).__name__)
-        if isinstance(feature, Value) and kind.startswith("float"):
+        is_fraction = isinstance(feature, Value) and kind.startswith("float")
+        if is_fraction and self.may_be_regression:
             self.regression = True
             return {"num_labels": 1, "problem_type": "regression"}
-        if feature is not None and not isinstance(feature, ClassLabel | Value):
-            raise ValueError(f"label_column: {self.label_column} is {kind}, expected classes, numbers or text")
-        if isinstance(train, IterableDataset) and not isinstance(feature, ClassLabel):
-            raise ValueError(f"label_column: {self.label_column}: a streamed column must state its classes")
-        names = feature.names if isinstance(feature, ClassLabel) else self._names(train)
+
+        if isinstance(feature, ClassLabel):
+            names = feature.names
+        elif is_fraction or not isinstance(feature, Value) or isinstance(train, IterableDataset):
+            expected = "classes, whole numbers or text; of a stream, classes that it states"
+            raise ValueError(f"label_column: {self.label_column} is {kind}, expected {expected}")
+        else:
+            # The texts, or the numbers from 0 to the largest. Numbers that do not begin at 0 count nothing: they are
+            # the names. A label that is missing is reported with its row, as the rows are read.
+            values = sorted(set(train[self.label_column][:]) - {None})
+            counts_from_0 = bool(values) and type(values[0]) is int and values[0] == 0
+            self.goes_by_name = not counts_from_0
+            names = [str(value) for value in (range(values[-1] + 1) if counts_from_0 else values)]
         if len(names) < 2:
-            raise ValueError(f"{self.label_column}: the only class is {names[0]!r}, expected two or more")
+            raise ValueError(f"{self.label_column}: the only class is {', '.join(names)!r}, expected two or more")
         self.classes = {name: index for index, name in enumerate(names)}
         labels = {"id2label": dict(enumerate(names)), "label2id": self.classes}
         return {"num_labels": len(names), "problem_type": "single_label_classification", **labels}
-
-    def _names(self, train: Rows) -> list[str]:
-        """The names of the classes of a column that states none: its texts, or the numbers from 0 to its largest.
-
-        Numbers that do not begin at 0 count nothing: those that are there are the names. Raises ValueError that names
-        the row of a label that is missing.
-        """
-        column = train[self.label_column][:]
-        if None in column:
-            row = place_in_file(train, column.index(None)) + 1
-            raise ValueError(f"{self.label_column}, row {row}: {shown(None)}, expected a class")
-        values = sorted(set(column))
-        counts_from_0 = type(values[0]) is int and values[0] == 0
-        self.goes_by_name = not counts_from_0
-        return [str(value) for value in (range(values[-1] + 1) if counts_from_0 else values)]
 
     @property
     def class_count(self) -> int:
@@ -95,25 +89,24 @@ class Classification(Task):
         self, batch: dict[str, list], indices: list[int], source: str, feature: object
     ) -> list[float] | list[int]:
         """Raises ValueError for a label that is missing, infinite, or outside the classes of the training split."""
-        if self.regression:
-            for index, value in zip(indices, batch[self.label_column]):
-                if not isinstance(value, int | float) or not np.isfinite(value):
-                    raise ValueError(f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is no number")
-            return [float(value) for value in batch[self.label_column]]
         labels = []
         for index, value in zip(indices, batch[self.label_column]):
-            label = value
-            if isinstance(feature, ClassLabel) and value in range(feature.num_classes):
-                label = feature.names[value]  # another file may number the same classes differently
-            elif self.goes_by_name and type(value) is int:
-                label = str(value)
-            number = self.classes.get(label) if isinstance(label, str) else label
-            if not isinstance(number, int) or not 0 <= number < self.class_count:
-                classes = f"{len(self.classes)} classes {', '.join(list(self.classes)[:10])}"
-                raise ValueError(
-                    f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is not one of the {classes}"
-                )
-            labels.append(int(number))
+            if self.regression:
+                number = value
+                fits = isinstance(value, int | float) and math.isfinite(value)
+            else:
+                label = value
+                if isinstance(feature, ClassLabel) and value in range(feature.num_classes):
+                    label = feature.names[value]  # another file may number the same classes differently
+                elif self.goes_by_name and type(value) is int:
+                    label = str(value)
+                number = self.classes.get(label) if isinstance(label, str) else label
+                fits = isinstance(number, int) and 0 <= number < self.class_count
+            if not fits:
+                names = list(self.classes or ())
+                expected = f"not one of the {len(names)} classes {', '.join(names[:10])}" if names else "no number"
+                raise ValueError(f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is {expected}")
+            labels.append(float(number) if self.regression else int(number))
         return labels
 
     def collate_labels(self, rows: list[dict]) -> torch.Tensor:
@@ -173,10 +166,7 @@ class ImageClassification(Classification):
         features = train.features or {}
         images = [name for name, kind in features.items() if isinstance(kind, Image)]
         self.image_column = find_column(train, self.arguments.image_column, "image_column", images)
-        labels = super().configure(train)
-        if self.regression:
-            raise ValueError(f"label_column: {self.label_column} holds numbers with a fraction, expected classes")
-        return labels
+        return super().configure(train)
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         require_columns(rows, self.columns(), source)
@@ -215,7 +205,16 @@ class ImageClassification(Classification):
         pixels = batch["pixel_values"]
         if training:
             draws = random_numbers(generators, (3,), pixels)  # (B, 3): row, column, mirror
-            pixels = self._crop(pixels, draws[:, :2])
+            height, width = self.config.image_shape
+            # A random window of the model's size from every padded image: (B, C, H, W) → (B, C, height, width)
+            pixels = F.pad(pixels, [self.arguments.crop_padding] * 4)
+            room = (pixels.shape[2] - height + 1, pixels.shape[3] - width + 1)
+            if room != (1, 1):
+                top, left = (draws[:, :2] * torch.tensor(room, device=pixels.device)).long().unbind(1)
+                rows = top[:, None] + torch.arange(height, device=pixels.device)  # (B, height)
+                columns = left[:, None] + torch.arange(width, device=pixels.device)  # (B, width)
+                items = torch.arange(len(pixels), device=pixels.device)[:, None, None]
+                pixels = pixels.permute(0, 2, 3, 1)[items, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
             if self.arguments.horizontal_flip:
                 pixels = torch.where((draws[:, 2] < 0.5)[:, None, None, None], pixels.flip(-1), pixels)
         pixels = pixels.float()
@@ -227,19 +226,6 @@ class ImageClassification(Classification):
             pixels = (pixels - mean) / deviation
         return {**batch, "pixel_values": pixels}
 
-    def _crop(self, pixels: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-        """A random window of the model's size from every (padded) image: (B, C, H, W) → (B, C, height, width)."""
-        height, width = self.config.image_shape
-        pixels = F.pad(pixels, [self.arguments.crop_padding] * 4)
-        room = (pixels.shape[2] - height + 1, pixels.shape[3] - width + 1)
-        if room == (1, 1):
-            return pixels
-        top, left = (draws * torch.tensor(room, device=pixels.device)).long().unbind(1)
-        rows = top[:, None] + torch.arange(height, device=pixels.device)  # (B, height)
-        columns = left[:, None] + torch.arange(width, device=pixels.device)  # (B, width)
-        items = torch.arange(len(pixels), device=pixels.device)[:, None, None]
-        return pixels.permute(0, 2, 3, 1)[items, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
-
 
 class SequenceClassification(Classification, TextTask):
     """One label, or one number, for a text or a pair of texts."""
@@ -250,6 +236,7 @@ class SequenceClassification(Classification, TextTask):
     head = "ForSequenceClassification"
     does = "sorts texts into the classes of its training set"
     lower_is_better = ("loss", "squared_error")
+    may_be_regression = True
 
     @classmethod
     def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
@@ -261,9 +248,6 @@ class SequenceClassification(Classification, TextTask):
     def configure(self, train: Rows) -> dict[str, object]:
         self.texts = self.text_columns_of(self.arguments, train)
         fields = super().configure(train)
-        roles = [*self.texts, self.label_column]
-        if len(set(roles)) < len(roles):
-            raise ValueError(f"text_column, text_pair_column, label_column: expected a column each, got {roles}")
         if self.regression and self.arguments.metric is None:
             self.metric = "pearson"
         if self.metric != "loss" and self.regression != (self.metric in REGRESSION_METRICS):

@@ -12,7 +12,7 @@ Shapes: B rows, T tokens, C classes, N predicted tokens, V vocabulary, K kept to
 import copy
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, Features, IterableDataset, List, Value, concatenate_datasets
+from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.fingerprint import Hasher
 from torch import nn
 from torch.nn import functional as F
@@ -30,7 +30,6 @@ from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from modeling_leaner import __version__
-from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.family import IMAGES
 from modeling_leaner.files import naming, read_json
@@ -67,63 +66,45 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
     """The model of a checkpoint with the head of the task, to be learned from, on the device of the run.
 
     Raises:
-        ValueError: it cannot be loaded, has another head or other classes, reads other tokens or images than the
-            student, or is too narrow or too wide for what is learned.
+        ValueError: it cannot be loaded, or has another head, other classes, tokens, images or vectors than a student.
     """
+    arguments = task.arguments
+    if arguments.streaming:
+        raise ValueError("teacher: not with streaming, for it reads the whole split once")
     bare = task.trains_bare_model()
     with naming("teacher", (ValueError, OSError)):
         require_source(source)
         model = load_lean(source).eval()
     model = model.base_model if bare else model
-    config = model.config
-    if config.model_type != task.config.model_type:
-        raise ValueError(f"teacher: {source} is a {config.model_type}, expected a {task.config.model_type}")
-    name = type(model).__name__
-    if not name.endswith(task.head or "Model"):
-        raise ValueError(f"teacher: {source} is a {name}, expected one {task.head} for {task.name}")
-    width = config.hidden_size
-    if width != task.config.hidden_size and (bare or task.arguments.distill_hidden):
-        raise ValueError(f"teacher: {source} has vectors of {width} numbers, the student of {task.config.hidden_size}")
-    check_classes(source, config, task)
-    if task.modality is IMAGES:
-        check_images(source, config, task)
-        return model.to(task.arguments.device)
-    if not bare or task.arguments.distill_hidden:  # token by token; of a whole text it may read other tokens
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        if tokenizer_text(tokenizer) != tokenizer_text(task.processing):
-            raise ValueError(f"teacher: the tokenizer of {source} is not the student's")
-    positions = config.max_position_embeddings
-    if task.length > positions:
-        raise ValueError(f"teacher: {source} reads {positions} tokens, rows have up to {task.length}; see max_length")
-    return model.to(task.arguments.device)
 
-
-def check_classes(source: str, config: LeanConfig, task: Task) -> None:
-    """Raises ValueError for a teacher of other classes than the rows have, or in another order."""
-    theirs = [config.id2label[index].removeprefix("LABEL_") for index in range(config.num_labels)]
-    ours = [name.removeprefix("LABEL_") for name in task.classes or ()]
-    if (task.regression and len(theirs) != 1) or (ours and theirs != ours):
-        expected = ", ".join(ours[:5]) or "numbers"
-        raise ValueError(f"teacher: {source} has the classes {', '.join(theirs[:5])}, the rows {expected}")
-
-
-def check_images(source: str, config: LeanConfig, task: Task) -> None:
-    """Raises ValueError for a teacher that reads images of another size, or scaled otherwise."""
-    if (config.image_shape, config.num_channels) != (task.config.image_shape, task.config.num_channels):
-        raise ValueError(f"teacher: {source} has image_size {config.image_size}, the student {task.config.image_size}")
-    for processor in load_processors(source):
-        for key in ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"):
-            if getattr(processor, key) != getattr(task.processing, key):
-                raise ValueError(f"teacher: {source} reads images with another {key} than the student")
-
-
-def state_sha256(model: PreTrainedModel) -> str:
-    """A hash of the state dict: names and values, buffers too."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
+    theirs, ours = model.config, task.config
+    shared = {"model_type": (theirs.model_type, ours.model_type)}
+    if theirs.model_type == ours.model_type:
+        head = "".join(type(model).__name__.partition("For")[1:])
+        shared["head"] = (head or "none", task.head or "none")
+        if bare or arguments.distill_hidden:
+            shared["hidden_size"] = (theirs.hidden_size, ours.hidden_size)
+        if task.regression:
+            shared["num_labels"] = (theirs.num_labels, 1)
+        elif task.classes is not None:
+            names = [theirs.id2label[index] for index in range(theirs.num_labels)], task.classes
+            shared["classes"] = tuple(", ".join(name.removeprefix("LABEL_") for name in each) for each in names)
+        if task.modality is IMAGES:
+            shared["image_size"] = (theirs.image_shape, ours.image_shape)
+            shared["num_channels"] = (theirs.num_channels, ours.num_channels)
+            for processor in load_processors(source):
+                for key in ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"):
+                    shared[key] = (getattr(processor, key), getattr(task.processing, key))
+        else:
+            shared["max_length"] = (min(theirs.max_position_embeddings, task.length), task.length)
+            if not bare or arguments.distill_hidden:  # token by token; of a whole text it may read other tokens
+                tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+                shared["tokenizer"] = (tokenizer_text(tokenizer), tokenizer_text(task.processing))
+    for name, (one, other) in shared.items():
+        if one != other:
+            values = f": {one}, not {other}" if name != "tokenizer" else ""
+            raise ValueError(f"teacher: {source} has another {name} than the student{values}")
+    return model.to(arguments.device)
 
 
 def rows_of_run(rows: Dataset, arguments: RecipeArguments) -> Dataset:
@@ -304,7 +285,7 @@ class Taught:
     def __init__(self, task: Task, teacher: PreTrainedModel):
         self.task = task
         arguments = task.arguments
-        learns_logits = arguments.distill_logits and task.name in LOGITS
+        learns_logits = task.name in LOGITS and arguments.distill_logits
         self.logits = LOGITS[task.name](task) if learns_logits else None
         self.states = None
         if arguments.distill_hidden:
@@ -382,28 +363,23 @@ def vocabulary_logits(model: nn.Module, are_learned: bool) -> Iterator[list[torc
         handle.remove()
 
 
-def is_taught(task_name: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a run of these settings learns from a teacher what its task alone does not read of it."""
-    learns_logits = task_name in LOGITS and bool(settings["distill_logits"])
-    return settings["teacher"] is not None and (learns_logits or bool(settings["distill_hidden"]))
-
-
 def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     """The task that learns from the settings' teacher, and the training rows with what the teacher puts out.
 
     The task itself and its rows where there is no teacher, or the task reads all of it already.
 
     Raises:
-        ValueError: the teacher does not fit, or what it puts out does not fit on the disk.
+        ValueError: the teacher or the settings do not fit, or what it puts out does not fit on the disk.
     """
     arguments = task.arguments
-    if arguments.teacher is None:
+    learns_logits = task.name in LOGITS and bool(arguments.distill_logits)
+    if arguments.teacher is None or not (learns_logits or arguments.distill_hidden):
         return task, rows
-    check_distillation(arguments, task)
-    if not is_taught(task.name, vars(arguments)):
-        return task, rows
-    if not isinstance(rows, Dataset):
-        raise ValueError("teacher: streaming: the teacher reads the whole split once")
+    if learns_logits and getattr(task.config, "loss_chunk_size", None) is not None:
+        raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
+    if arguments.distill_hidden and (arguments.crop_padding or arguments.horizontal_flip):
+        raise ValueError("crop_padding, horizontal_flip: not with distill_hidden, since a teacher sees whole images")
+
     teacher = load_teacher(arguments.teacher, task)
     rows = rows_of_run(rows, arguments)
     taught = Taught(task, teacher)
@@ -411,16 +387,6 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     settings = (task.name, arguments.mask_fraction, arguments.bf16, task.reading_key())
     rows = read_by_teacher(rows, task, teacher, taught.targets, settings, arguments.bf16)
     return taught, rows.with_format("numpy")
-
-
-def check_distillation(arguments: RecipeArguments, task: Task) -> None:
-    """Raises ValueError for settings that a teacher's cached outputs do not fit, or that leave nothing to learn."""
-    if not is_taught(task.name, vars(arguments)) and not task.trains_bare_model():
-        raise ValueError("distill_logits, distill_hidden: nothing is learned from the teacher")
-    if arguments.distill_logits and getattr(task.config, "loss_chunk_size", None) is not None:
-        raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
-    if arguments.distill_hidden and (arguments.crop_padding or arguments.horizontal_flip):
-        raise ValueError("crop_padding, horizontal_flip: not with distill_hidden, since a teacher sees whole images")
 
 
 def read_by_teacher(
@@ -439,8 +405,12 @@ def read_by_teacher(
         with torch.autocast(teacher.device.type, torch.bfloat16, enabled=bf16):
             return teacher_columns(batch, indices, task, teacher, targets)
 
+    digest = hashlib.sha256()
+    for name, tensor in sorted(teacher.state_dict().items()):  # buffers, too
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
     stored = tuple((type(target).__name__, *target.key) for target in targets)
-    key = (stored, settings, bf16, state_sha256(teacher), __version__)
+    key = (stored, settings, bf16, digest.hexdigest(), __version__)
     return rows.map(
         read,
         batched=True,
@@ -503,30 +473,23 @@ class Embedding(TextTask):
         return [self.text_column]
 
     def configure(self, train: Rows) -> dict[str, object]:
-        if isinstance(train, IterableDataset):
-            raise ValueError("streaming: the task embedding needs the whole split")
         if self.arguments.teacher is None:
             raise ValueError("teacher: missing; a folder or Hub id whose vectors are learned")
         self.text_column = find_text_column(train, self.arguments.text_column, "text_column")
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        prepared = self.tokenised(rows, source, training)
         teacher = load_teacher(self.arguments.teacher, self)
-        reader = self.of_teacher()
-        read = prepared if reader is self else reader.tokenised(rows, source, training)
+        prepared = read = self.tokenised(rows, source, training)
+        reader = self
+        tokenizer = AutoTokenizer.from_pretrained(self.arguments.teacher, trust_remote_code=False)
+        if tokenizer_text(tokenizer) != tokenizer_text(self.processing):  # a student may have a smaller vocabulary
+            reader = copy.copy(self)
+            reader.processing = tokenizer
+            read = reader.tokenised(rows, source, training)
         bf16 = training and self.arguments.bf16
         read = read_by_teacher(read, reader, teacher, [Vectors(teacher)], (), bf16).remove_columns(ROW)
         return read if reader is self else concatenate_datasets([prepared, read.select_columns("labels")], axis=1)
-
-    def of_teacher(self) -> "Embedding":
-        """This task with the teacher's tokenizer, where that differs: a student may have a smaller vocabulary."""
-        tokenizer = AutoTokenizer.from_pretrained(self.arguments.teacher, trust_remote_code=False)
-        if tokenizer_text(tokenizer) == tokenizer_text(self.processing):
-            return self
-        reader = copy.copy(self)
-        reader.processing = tokenizer
-        return reader
 
     def tokenised(self, rows: Rows, source: str, training: bool) -> Rows:
         """Rows of the token ids of each text and their number; to train on no more rows than the run reads."""
@@ -535,8 +498,6 @@ class Embedding(TextTask):
         function = partial(self._read, source=source)
         workers = self.arguments.preprocessing_workers
         prepared = prepared_rows(rows, function, (self.name, settings), workers, f"tokens of {source}")
-        if len(prepared) == 0:
-            raise ValueError(f"{source}: {self.text_column} holds no sentence")
         return rows_of_run(prepared, self.arguments) if training else prepared
 
     def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:

@@ -77,7 +77,15 @@ class LanguageModelling(TextTask):
     def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
         """(B, 3): loss in nats, tokens and hits of each row, from logits (B, T, V) and labels (B, T), -100 ignored."""
         logits, labels = self.aligned(super().reduce(outputs, labels), labels)
-        return torch.stack([row_sums(*row) for row in zip(logits, labels)])
+        sums = []
+        for row, targets in zip(logits, labels):  # one at a time: those of a whole batch are too large to be copied
+            counted = targets != -100
+            if not counted.all():
+                row, targets = row[counted], targets[counted]  # (N, V), (N,)
+            row = row.float()
+            loss = F.cross_entropy(row, targets, reduction="sum")
+            sums.append(torch.stack([loss, counted.sum(), (row.argmax(-1) == targets).sum()]))
+        return torch.stack(sums)
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """From sums per row (loss, tokens, hits): the loss per token in nats, its exponential, the share of hits."""
@@ -87,21 +95,6 @@ class LanguageModelling(TextTask):
             "perplexity": float(np.exp(min(loss / tokens, 700.0))),
             "accuracy": hits / tokens,
         }
-
-
-def row_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(3,): loss in nats, tokens and hits of one row, from logits (T, V) and labels (T,), -100 ignored.
-
-    A row at a time, because the logits of a whole batch are too large to be copied.
-    """
-    counted = labels != -100
-    if not counted.all():
-        logits = logits[counted]  # (N, V)
-        labels = labels[counted]  # (N,)
-    logits = logits.float()
-    loss = F.cross_entropy(logits, labels, reduction="sum")
-    hits = (logits.argmax(-1) == labels).sum()
-    return torch.stack([loss, counted.sum(), hits])
 
 
 def repeated_bigrams(ids: torch.Tensor) -> torch.Tensor:
