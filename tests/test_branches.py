@@ -295,9 +295,9 @@ def changed(**values):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"branches": [FIRST, 25 * STEP]}, "branches: 6400: its decay begins at step 20, "),
-        (changed(lr_scheduler_type="cosine"), "branches: expected lr_scheduler_type: warmup_stable_decay"),
-        ({"branches": [FIRST + 1]}, "branches: expected multiples of 1,280 tokens, .* 2561; the nearest is 2560"),
+        ({"branches": [FIRST, 25 * STEP]}, "branches: 6400: .* decay begins .at step 20. between "),
+        (changed(lr_scheduler_type="cosine"), "branches: expected lr_scheduler_type: .* got cosine"),
+        ({"branches": [FIRST + 1]}, "branches: 2561: expected multiples of 1,280 tokens, .*nearest: 2560"),
         (
             {
                 "recipe": "sst2",
@@ -305,7 +305,7 @@ def changed(**values):
                 "baseline": "bert/nano",
                 "overrides": {"lr_scheduler_type": "warmup_stable_decay", "max_steps": 9, "warmup_steps": 1},
             },
-            "branches: expected a task whose rows are all as long",
+            "branches: expected .* a task whose rows are all as long",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import runs
-from modeling_leaner.training.experiments.grid import GridError, Run, load_grid
+from modeling_leaner.training.experiments.grid import Run, load_grid
 from modeling_leaner.training.experiments.results import load_results
 from modeling_leaner.training.publishing import cards, publish, reevaluate, verify
 from modeling_leaner.training.publishing.folders import check_folder
@@ -118,7 +118,7 @@ def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
         publish.renew(load_results(dataclasses.replace(loaded, data="trees of another wood")), loaded.baseline)
         assert "another wood" in (folder / "README.md").read_text() and b"another wood" in saved.read_bytes()
         for change in ({"margin": 0.5}, {"overrides": None}):
-            with pytest.raises(GridError):
+            with pytest.raises(ValueError):
                 publish.renew(load_results(dataclasses.replace(loaded, **change)), loaded.baseline)
     finally:
         saved.write_bytes(before)
@@ -236,7 +236,7 @@ def test_a_grid_that_starts_from_another(workshop, tmp_path):
     for phase, seed, expected in (("report", 2, "seed2"), ("tune", 0, "seed1")):
         start = runs.shape_option(loaded, Run(phase, grid["shapes"][0], seed, 1e-3))
         assert start.endswith(f"deep-bert-{expected}-lr0.001") and Path(start, "model.safetensors").is_file()
-    with pytest.raises(GridError, match="start_from: expected the weights .*seed5"):
+    with pytest.raises(ValueError, match="start_from: expected the weights .*seed5"):
         runs.shape_option(loaded, Run("report", grid["shapes"][0], 5, 1e-3))
 
 
@@ -255,7 +255,7 @@ def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
     kept.rename(tmp_path / "runs")
     try:
         assert {runs.shape_option(starts[1], run) for run in of} == {f"model_cards/{grid['publish'][shape]}"}
-        with pytest.raises(GridError, match="start_from: .*seed2.*, found none; leaner sweep .* trains them"):
+        with pytest.raises(ValueError, match="start_from: .*seed2.*, found none; leaner sweep .* trains them"):
             runs.shape_option(starts[2], of[0])
     finally:
         (tmp_path / "runs").rename(kept)

@@ -192,7 +192,7 @@ def test_contrasts_by_scipy(tmp_path, capsys):
     statistics.show(found)
     said = capsys.readouterr().out
     (line,) = (line for line in said.splitlines() if f"{LEAN} {SHALLOW}" in line)
-    assert "0.03667" in line and json.loads(said.splitlines()[-1]) == json.loads(json.dumps(found))
+    assert "0.03667" in line
 
 
 def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):

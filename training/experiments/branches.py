@@ -7,10 +7,7 @@ B tokens by that schedule, four fifths of which the trunk has saved. A branch is
 `leaner bench GRID.yaml` times a training step of the shapes, for comparisons at equal seconds.
 """
 
-import os
-import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +15,7 @@ import torch
 import transformers
 
 from modeling_leaner.family import IMAGES
-from modeling_leaner.files import read_json, write_json
+from modeling_leaner.files import naming, read_json, write_json
 from modeling_leaner.models import quartiles, take_turns
 from modeling_leaner.planning.costs import training_flops
 from modeling_leaner.shapes import modality_of
@@ -26,9 +23,9 @@ from modeling_leaner.shapes import modality_of
 from .. import benchmarking
 from ..running.loading import shape_config, task_of, with_fields
 from ..running.results import environment
-from ..running.run_folder import STARTED, whole_checkpoints, write_recipe
+from ..running.run_folder import whole_checkpoints
 from ..settings import RecipeArguments, parse, words_of
-from .grid import Grid, GridError, load_grid
+from .grid import Grid, load_grid
 
 
 SCHEDULE = "warmup_stable_decay"
@@ -53,11 +50,9 @@ class Branch(NamedTuple):
 
 
 def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
-    """The recipe with the grid's own overrides, for any phase. Raises GridError if they are refused."""
-    try:
+    """The recipe with the grid's own overrides, for any phase."""
+    with naming(f"{shape} by recipe {grid.recipe}", (ValueError, OSError)):
         return parse(grid.recipe, ["--shape", shape, *words_of(GRID_DEFAULTS | (grid.overrides or {}))])
-    except (ValueError, OSError) as error:
-        raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
 
 
 def step_of(grid: Grid, shape: str) -> Step | None:
@@ -78,72 +73,34 @@ def step_of(grid: Grid, shape: str) -> Step | None:
 def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:
     """The branches of a shape by their tokens; none if the grid has none.
 
-    Raises:
-        GridError: the schedule is another one, the rows have no one length, or a branch is no whole number of steps,
-            begins before the warm-up ends, or lies beyond the trunk.
+    Raises ValueError if the schedule is another one, the rows have no one length, or a branch is no whole number of
+    steps, begins before the warm-up ends, or lies beyond the trunk.
     """
     if grid.branches is None:
         return {}
     arguments = recipe_of(grid, shape)
     step = step_of(grid, shape)
-    if arguments.lr_scheduler_type != SCHEDULE:
-        raise GridError(f"branches: expected lr_scheduler_type: {SCHEDULE}, got {arguments.lr_scheduler_type.value}")
-    if step is None:
-        raise GridError(f"branches: expected a task whose rows are all as long, got {arguments.task}")
+    schedule = arguments.lr_scheduler_type
+    if schedule != SCHEDULE or step is None:
+        expected = f"lr_scheduler_type: {SCHEDULE} and a task whose rows are all as long"
+        raise ValueError(f"branches: expected {expected}, got {schedule.value} and {arguments.task}")
+
     unit = PARTS * step.tokens
     found = {}
     for tokens in grid.branches:
-        if tokens % unit:
-            nearest = max(1, round(tokens / unit)) * unit
-            multiples = f"multiples of {unit:,} tokens, {PARTS} steps of {step.tokens:,} each"
-            raise GridError(f"branches: expected {multiples}, got {tokens}; the nearest is {nearest}")
         found[tokens] = branch = Branch(tokens // step.tokens, tokens // unit * (PARTS - 1))
-        if not arguments.warmup_steps <= branch.start <= arguments.max_steps:
+        if tokens % unit or not arguments.warmup_steps <= branch.start <= arguments.max_steps:
+            nearest = max(1, round(tokens / unit)) * unit
+            multiples = f"multiples of {unit:,} tokens, {PARTS} steps of {step.tokens:,} each (nearest: {nearest})"
             limits = f"the warm-up's end at {arguments.warmup_steps:g} and the trunk's at {arguments.max_steps}"
-            raise GridError(f"branches: {tokens}: its decay begins at step {branch.start}, expected between {limits}")
+            where = f"whose decay begins (at step {branch.start}) between {limits}"
+            raise ValueError(f"branches: {tokens}: expected {multiples}, {where}")
     return found
-
-
-def trunk_settings(grid: Grid, shape: str) -> dict[str, object]:
-    """What a trunk is trained with beyond the grid's overrides: no decay, and checkpoints where branches begin."""
-    arguments = recipe_of(grid, shape)
-    # num_stable_steps follow the warm-up: the schedule never ends.
-    schedule = {"num_decay_steps": 0, "num_stable_steps": arguments.max_steps}
-    starts = [branch.start for branch in branches_of(grid, shape).values()]
-    return {"lr_scheduler_kwargs": (arguments.lr_scheduler_kwargs or {}) | schedule, "checkpoint_steps": starts}
-
-
-def branch_settings(grid: Grid, shape: str, tokens: int) -> dict[str, object]:
-    """What a branch, or a whole run by its schedule, is trained with beyond the grid's overrides."""
-    branch = branches_of(grid, shape)[tokens]
-    schedule = (recipe_of(grid, shape).lr_scheduler_kwargs or {}) | {"num_decay_steps": branch.steps - branch.start}
-    return {"max_steps": branch.steps, "lr_scheduler_kwargs": schedule}
 
 
 def checkpoint_of(trunk: Path, step: int) -> Path | None:
     """The trunk's whole checkpoint at a step; None if it is not there."""
     return next((path for path in whole_checkpoints(trunk) if path.name == f"checkpoint-{step}"), None)
-
-
-def begin(folder: Path, trunk: Path, step: int, recipe: str, options: Sequence[str]) -> None:
-    """Makes the folder of a branch from its trunk's checkpoint, whole or not at all.
-
-    Args:
-        options: of the branch's training, without `--resume`, which goes on from there.
-
-    Raises:
-        GridError: the trunk has no whole checkpoint there.
-    """
-    checkpoint = checkpoint_of(trunk, step)
-    if checkpoint is None:
-        raise GridError(f"{trunk / f'checkpoint-{step}'}: expected a whole checkpoint to branch from, found none")
-    pending = folder.with_name(f".{folder.name}.begun")
-    shutil.rmtree(pending, ignore_errors=True)  # of a sweep that was killed
-    pending.mkdir(parents=True)
-    shutil.copytree(checkpoint, pending / checkpoint.name)
-    shutil.copyfile(trunk / STARTED, pending / STARTED)
-    write_recipe(pending, parse(recipe, options), recipe)
-    os.replace(pending, folder)
 
 
 def training_step(grid: Grid, shape: str) -> benchmarking.Step:
@@ -164,14 +121,10 @@ def training_step(grid: Grid, shape: str) -> benchmarking.Step:
 
 
 def time_steps(file: Path, rounds: int) -> None:
-    """Times the steps of a grid's shapes in turns, and writes the medians beside the grid's rows.
-
-    Raises:
-        ValueError: the grid is refused, or has no branches.
-    """
+    """Times the steps of a grid's shapes in turns, and writes the medians beside the grid's rows."""
     grid = load_grid(file)
     if grid.branches is None:
-        raise GridError(f"{file}: branches: missing; only they are compared at equal seconds")
+        raise ValueError(f"{file}: branches: missing; only they are compared at equal seconds")
     steps = [training_step(grid, shape).seconds for shape in grid.shapes]
     timed = {
         shape: {"seconds": each.median, "quartiles": [each.low, each.high], "tokens": step_of(grid, shape).tokens}
@@ -187,8 +140,7 @@ def time_steps(file: Path, rounds: int) -> None:
 def step_seconds(grid: Grid) -> dict[str, float]:
     """Seconds of a training step by shape, from step_seconds.json; none if they were not measured.
 
-    Raises:
-        ValueError: its steps are not those of the grid.
+    Raises ValueError if its steps are not those of the grid.
     """
     path = grid.path(STEP_SECONDS)
     if not path.is_file():
@@ -197,5 +149,5 @@ def step_seconds(grid: Grid) -> dict[str, float]:
     for shape in grid.shapes:
         step = step_of(grid, shape)
         if shape not in held or held[shape]["tokens"] != step.tokens:
-            raise GridError(f"{path}: expected a step of {shape} of {step.tokens} tokens; leaner bench measures it")
+            raise ValueError(f"{path}: expected a step of {shape} of {step.tokens} tokens; leaner bench measures it")
     return {shape: timing["seconds"] for shape, timing in held.items()}

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from modeling_leaner.files import read_object, write_json
+from modeling_leaner.files import naming, read_object, write_json
 from modeling_leaner.hub import RECORD, weights_sha256
 from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.slimming.measures import BATCH_SIZE
-from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.slim import Slimmed, Target, slim
 
 from ..data.sources import evenly
@@ -24,7 +23,7 @@ from ..running.loading import PreparedRun, build_model, prepare
 from ..settings import parse, words_of
 from ..tasks.base import Batch, evaluation_batches
 from ..tasks.distillation import Embedding
-from .grid import Grid, GridError
+from .grid import Grid
 
 
 ROWS = 256  # half of them to choose by, half held out
@@ -33,26 +32,20 @@ ROWS = 256  # half of them to choose by, half held out
 def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
     """Makes the grid's cuts that have no weights yet; `local` are the options for this machine's copy of the rows.
 
-    Raises:
-        GridError: the model in `cut_from`, its rows or a shape do not fit, or a cut differs from its slim.json or
-            config.json.
+    Raises ValueError if the model in `cut_from`, its rows or a shape do not fit, or a cut differs from its slim.json.
     """
     missing = [shape for shape in grid.cuts or {} if not (Path(shape) / WEIGHTS).is_file()]
     if not missing:
         return
-    try:
+    with naming(f"cut_from: {grid.cut_from}", (ValueError, OSError)):
         prepared = prepare_source(grid, local)
         model = build_model(prepared.arguments, prepared.task).eval()
         batches = calibration_batches(prepared)
-    except (ValueError, OSError) as error:
-        raise GridError(f"cut_from: {grid.cut_from}: {' '.join(str(error).split())}") from error
     parent_sha256 = weights_sha256(grid.cut_from)
     for shape in missing:
-        try:
+        with naming(f"cuts: {shape}", (ValueError, OSError)):
             slimmed = slim(model, Target(**grid.cuts[shape]), *batches)
             write_cut(Path(shape), slimmed, prepared.task.processing, parent_sha256)
-        except (SlimError, OSError) as error:
-            raise GridError(f"cuts: {shape}: {error}") from error
         change = slimmed.cuts[-1].change
         print(f"{shape}: cut from {grid.cut_from}; the output changed by {change:.3f}", file=sys.stderr, flush=True)
 
@@ -90,17 +83,14 @@ def write_cut(folder: Path, slimmed: Slimmed, processing: object, parent_sha256:
     """The folder of a cut: its model, what it reads by, and slim.json; the weights come last, with them it is whole.
 
     A config.json and slim.json that are there stay: theirs is the same cut, but for the rounding of its changes.
-
-    Raises:
-        GridError: the folder has another cut.
-        OSError: the folder cannot be written to.
+    Raises ValueError if the folder has another cut.
     """
     record, held = folder / RECORD, {"config.json", RECORD}
     if record.is_file():
         before = [(cut["part"], cut["after"]) for cut in read_object(record)["cuts"]]
         now = [(cut.part, cut.after) for cut in slimmed.cuts]
         if before != now:
-            raise GridError(f"cuts: {record}: expected {before}, but the cut came out with {now}")
+            raise ValueError(f"cuts: {record}: expected {before}, but the cut came out with {now}")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".cut-") as scratch:
         for part in (slimmed.model, processing):

@@ -39,7 +39,7 @@ import yaml
 from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic.dataclasses import dataclass
 
-from modeling_leaner.files import write_bytes
+from modeling_leaner.files import naming, write_bytes
 from modeling_leaner.names import shape_names
 from modeling_leaner.terminal import did_you_mean
 
@@ -55,15 +55,6 @@ MAY_CHANGE = "baseline output_dir publish data data_files hub length unsound_tun
 CUT_KEYS = ("layers", "keep", "heads", "total_heads", "intermediate_size")  # of `slim.Target`
 PHASES = ("tune", "trunk", "report")  # of a sweep
 PEERS = "-transformers"  # a grid's folder with this at its end trains transformers' own model as the reference
-
-
-class GridError(ValueError):
-    """What is wrong with a grid file or its folder, in one line."""
-
-
-def is_folder_name(value: str) -> bool:
-    """Whether it may be the name of a folder of model_cards/."""
-    return re.fullmatch(r"[a-z0-9][a-z0-9.-]*", value) is not None
 
 
 def _that(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
@@ -86,7 +77,7 @@ Settings = Annotated[
     _that(lambda settings: settings.keys().isdisjoint(SET_BY_SWEEP), f"none of {', '.join(SET_BY_SWEEP)}"),
 ]
 CutKeys = dict[Literal[CUT_KEYS], PositiveInt | Seeds]
-FolderName = Annotated[str, _that(lambda name: is_folder_name(name) and name != "grids", "a folder's name")]
+FolderName = Annotated[str, _that(re.compile(r"(?!grids$)[a-z0-9][a-z0-9.-]*").fullmatch, "a folder's name")]
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
@@ -149,8 +140,9 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        name = f"{self.phase}-{slug(self.shape)}-seed{self.seed}-lr{self.learning_rate!r}"
-        return name if self.branch is None else f"{name}-tokens{self.branch}"
+        slug = re.sub(r"[^\w.-]+", "-", self.shape.removesuffix(".json")).strip("-.")  # which may be a path
+        tokens = "" if self.branch is None else f"-tokens{self.branch}"
+        return f"{self.phase}-{slug}-seed{self.seed}-lr{self.learning_rate!r}{tokens}"
 
     @property
     def trunk(self) -> "Run":
@@ -168,25 +160,14 @@ def reported(grid: Grid, shape: str, seed: int, rate: float | None, branch: int 
     return Run("report", shape, seed, rate, branch)
 
 
-def slug(shape: str) -> str:
-    """A shape's name, or path, as part of a folder's name."""
-    return re.sub(r"[^\w.-]+", "-", shape.removesuffix(".json")).strip("-.")
-
-
 def load_grid(path: Path) -> Grid:
-    """The grid of a file.
-
-    Raises:
-        GridError: one line that names the file and the key.
-    """
-    try:
+    """The grid of a file. Raises ValueError: one line that names the file and the key."""
+    with naming(path, (ValueError, OSError)):
         values = {"output_dir": f"runs/sweeps/{path.stem}", **read_yaml(path)}
         if isinstance(values.get("tuning"), dict):
             values["tuning"] = _read_keys(TuningKeys, values["tuning"], "tuning.")
         grid = _read_keys(Grid, values)
         _check(grid)
-    except (ValueError, OSError) as error:
-        raise GridError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
     return grid
 
 
@@ -195,15 +176,15 @@ def _read_keys(kind: type, values: dict, where: str = "") -> Any:
     names = [field.name for field in fields(kind)]
     for name in map(str, values):
         if name not in names:
-            raise GridError(f"{where}{name}: unknown key{did_you_mean(name, names)}")
+            raise ValueError(f"{where}{name}: unknown key{did_you_mean(name, names)}")
     try:
         return kind(**values)
     except ValidationError as error:
-        raise GridError(where + first_error(error)) from error
+        raise ValueError(where + first_error(error)) from error
 
 
 def _check(grid: Grid) -> None:
-    """Raises GridError if shapes are unknown, or keys do not fit together."""
+    """Raises ValueError if shapes are unknown, or keys do not fit together."""
     tuning, several, cuts = grid.tuning, len(grid.learning_rates) > 1, grid.cuts or {}
     rules = {
         "cut_from, cuts: expected both or neither": (grid.cut_from is None) == (grid.cuts is None),
@@ -211,14 +192,10 @@ def _check(grid: Grid) -> None:
         "tuning.seeds: expected seeds that are not in seeds": not tuning or {*tuning.seeds}.isdisjoint(grid.seeds),
         "tuning.tokens: expected one of branches": not tuning or tuning.tokens in (grid.branches or [None]),
     }
-    for message, holds in rules.items():
-        if not holds:
-            raise GridError(message)
     for shape in grid.shapes:
         is_made = shape.removesuffix("/config.json") in cuts  # a cut, or its configuration, with new weights
-        if not (is_made or shape in shape_names() or os.path.exists(shape)):
-            hint = did_you_mean(shape, shape_names())
-            raise GridError(f"shapes: expected named shapes or paths, got {shape:.200}{hint}")
+        expected = f"expected named shapes or paths, got {shape:.200}{did_you_mean(shape, shape_names())}"
+        rules[f"shapes: {expected}"] = is_made or shape in shape_names() or os.path.exists(shape)
     named = {
         "baseline": [grid.baseline],
         "publish": grid.publish or [],
@@ -227,8 +204,11 @@ def _check(grid: Grid) -> None:
     }
     for name, shapes in named.items():
         for shape in shapes:
-            if shape not in grid.shapes:
-                raise GridError(f"{name}: expected shapes of the grid, got {shape}{did_you_mean(shape, grid.shapes)}")
+            hint = did_you_mean(shape, grid.shapes)
+            rules[f"{name}: expected shapes of the grid, got {shape}{hint}"] = shape in grid.shapes
+    for message, holds in rules.items():
+        if not holds:
+            raise ValueError(message)
 
 
 def is_cut(grid: Grid, shape: str) -> bool:
@@ -236,13 +216,8 @@ def is_cut(grid: Grid, shape: str) -> bool:
     return shape in (grid.cuts or {})
 
 
-def _holds(now: Any, before: Any) -> bool:
-    """Whether a list or a dict has all that it had."""
-    return before.items() <= now.items() if isinstance(before, dict) else set(before) <= set(now)
-
-
 def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
-    """Raises GridError if output_dir holds finished runs of another grid, or of other data.
+    """Raises ValueError if output_dir holds finished runs of another grid, or of other data.
 
     Shapes, cuts, seeds and learning rates may be added, and what MAY_CHANGE names may change.
     """
@@ -252,18 +227,20 @@ def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
     check_same_data(grid, rows)
     now = asdict(grid)
     for name, before in asdict(load_grid(saved)).items():
-        has_grown = name in MAY_GROW and before and now[name] and _holds(now[name], before)
-        if name not in MAY_CHANGE and before != now[name] and not has_grown:
-            raise GridError(f"{name}: expected {before} as in {saved}, got {now[name]}; or name another output_dir")
+        is_free = name in MAY_CHANGE or before == now[name]
+        if not is_free and name in MAY_GROW and before and now[name]:
+            is_free = before.items() <= now[name].items() if name == "cuts" else {*before} <= {*now[name]}
+        if not is_free:
+            raise ValueError(f"{name}: expected {before} as in {saved}, got {now[name]}; or name another output_dir")
 
 
 def check_same_data(grid: Grid, rows: Collection[ResultRow]) -> None:
-    """Raises GridError if finished runs of one phase were evaluated on different rows: their mean says nothing."""
+    """Raises ValueError if finished runs of one phase were evaluated on different rows: their mean says nothing."""
     for phase in PHASES:
         read = {row.data_sha256 for row in rows if row.phase == phase and row.has_finished} - {None}
         if len(read) > 1:
             where = f"{grid.path('results.csv')}: data_sha256: runs of the phase {phase} were evaluated on"
-            raise GridError(f"{where} {len(read)} different sets of rows; name another output_dir for other data")
+            raise ValueError(f"{where} {len(read)} different sets of rows; name another output_dir for other data")
 
 
 def write_grid(grid: Grid) -> None:

@@ -19,7 +19,6 @@ from ray.exceptions import RayError, TaskCancelledError
 from modeling_leaner.process import INTERRUPTED
 
 from ..running.run_folder import LOCK
-from .grid import GridError
 from .runs import TRAIN_COMMAND, TRAIN_MODULE
 
 
@@ -67,9 +66,6 @@ class RayCluster:
 
     Args:
         jobs: runs at the same time; each gets its share of the processors, and one GPU if there are any.
-
-    Raises:
-        GridError: there is no cluster.
     """
 
     def __init__(self, jobs: int):
@@ -78,7 +74,7 @@ class RayCluster:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (OSError, ValueError, RuntimeError) as error:  # also another version of Ray or Python
             remedy = "ray start --head starts a cluster, or RAY_ADDRESS=HOST:PORT names one"
-            raise GridError(f"--engine ray: {address}: {' '.join(str(error).split())}; {remedy}") from error
+            raise ValueError(f"--engine ray: {address}: {' '.join(str(error).split())}; {remedy}") from error
         machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         share = share_of([int(node["Resources"]["CPU"]) for node in machines], jobs)
         gpus = int(any(node["Resources"].get("GPU") for node in machines))

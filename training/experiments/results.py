@@ -9,12 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple, TextIO
 
-from modeling_leaner.files import read_json
+from modeling_leaner.files import naming, read_json
 
 from ..records import COLUMNS, Guess, ResultRow, checked
 from .baselines import GUESSES
-from .branches import step_seconds
-from .grid import Grid, GridError, Run, load_grid
+from .grid import Grid, Run, load_grid
 
 
 RowsByRun = dict[Run, ResultRow]
@@ -24,22 +23,16 @@ RowsByRun = dict[Run, ResultRow]
 
 
 def read_rows(path: Path) -> RowsByRun:
-    """The rows of results.csv by run; none without the file.
-
-    Raises:
-        GridError: a cell has another form; names the file and the line.
-    """
+    """The rows of results.csv by run; none without the file. Raises ValueError that names the file and the line."""
     if not path.exists():
         return {}
     rows = {}
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
-        try:
-            for cells in reader:
+        for cells in reader:
+            with naming(f"{path}: line {reader.line_num}"):
                 row = ResultRow.from_cells(cells)
-                rows[Run(row.phase, row.shape, row.seed, row.learning_rate, row.branch)] = row
-        except ValueError as error:
-            raise GridError(f"{path}: line {reader.line_num}: {error}") from error
+            rows[Run(row.phase, row.shape, row.seed, row.learning_rate, row.branch)] = row
     return rows
 
 
@@ -48,12 +41,6 @@ def write_rows(rows: Iterable[ResultRow], file: TextIO) -> None:
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(row.cells() for row in rows)
-
-
-def finished_row(rows: RowsByRun, run: Run) -> ResultRow | None:
-    """The row of a run that has finished; None of any other."""
-    row = rows.get(run)
-    return row if row is not None and row.has_finished else None
 
 
 # Learning rates
@@ -107,8 +94,8 @@ def _choose(grid: Grid, rows: RowsByRun, shape: str, rates: list[float]) -> Choi
     """
     tried = []
     for rate in rates:
-        done = [finished_row(rows, Run("tune", shape, seed, rate)) for seed in grid.tuning.seeds]
-        if None not in done:
+        done = [rows.get(Run("tune", shape, seed, rate)) for seed in grid.tuning.seeds]
+        if all(row is not None and row.has_finished for row in done):
             values = [row.value for row in done]
             loss = fmean(math.inf if row.eval_loss is None else row.eval_loss for row in done)
             tried.append((-gain(fmean(values), done[0].higher_is_better), loss, rate, max(values) - min(values)))
@@ -180,14 +167,11 @@ class GridResults:
 
     @cached_property
     def start_from(self) -> "GridResults | None":
-        """The grid whose weights the runs start from; None where they start anew. Raises GridError without rows."""
+        """The grid whose weights the runs start from; None where they start anew."""
         if self.grid.start_from is None:
             return None
         folder = Path(self.grid.start_from)
-        rows = read_rows(folder / "results.csv")
-        if not rows:
-            raise GridError(f"start_from: expected finished runs in {folder / 'results.csv'}, found none")
-        return GridResults(load_grid(folder / "grid.yaml"), rows)
+        return GridResults(load_grid(folder / "grid.yaml"), read_rows(folder / "results.csv"))
 
     @cached_property
     def guesses(self) -> list[Guess]:
@@ -206,17 +190,12 @@ class GridResults:
             known = [Guess(name="a guess that reads nothing", value=run.chance)]
         return max(known, key=lambda guess: gain(guess.value, run.higher_is_better), default=None)
 
-    @cached_property
-    def step_seconds(self) -> dict[str, float]:
-        """Seconds of a training step by shape; none where they were not measured."""
-        return step_seconds(self.grid)
-
 
 def load_results(grid: Grid) -> GridResults:
-    """The results of a grid; without rows before its first run. Raises GridError where results.csv does not fit."""
+    """The results of a grid; without rows before its first run."""
     return GridResults(grid, read_rows(grid.path("results.csv")))
 
 
 def load_folder(folder: Path) -> GridResults:
-    """The results in a folder with grid.yaml and results.csv. Raises GridError if one of them does not fit."""
+    """The results in a folder with grid.yaml and results.csv."""
     return load_results(replace(load_grid(folder / "grid.yaml"), output_dir=str(folder)))

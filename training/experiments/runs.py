@@ -1,6 +1,8 @@
 """The runs of a grid: what each is trained with, whether it may, what it starts from, and the row that it leaves."""
 
 import math
+import os
+import shutil
 import statistics
 import sys
 from collections.abc import Sequence
@@ -8,16 +10,17 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from modeling_leaner.files import read_json
+from modeling_leaner.files import naming, read_json
 from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.shapes import load_config
 
 from ..records import RESULTS, ResultRow
 from ..running.loading import task_of
+from ..running.run_folder import STARTED, write_recipe
 from ..settings import RecipeArguments, parse, words_of
 from ..tasks import TASKS
-from .branches import GRID_DEFAULTS, begin, branch_settings, branches_of, checkpoint_of, step_of, trunk_settings
-from .grid import Grid, GridError, Run, reported
+from .branches import GRID_DEFAULTS, branches_of, checkpoint_of, recipe_of, step_of
+from .grid import Grid, Run, reported
 from .results import GridResults
 
 
@@ -34,18 +37,23 @@ def options_of_run(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) 
     Args:
         start: the run's `--shape`.
         local: the options for this machine's copy of the rows.
-
-    Raises:
-        ValueError: as `words_of`.
     """
     overrides = GRID_DEFAULTS | (grid.overrides or {})
-    if run.phase == "trunk":
-        overrides |= trunk_settings(grid, run.shape)
-    tokens = grid.tuning.tokens if run.phase == "tune" else run.branch
-    if tokens is not None:
-        overrides |= branch_settings(grid, run.shape, tokens)
     options = ["--shape", start, "--seed", str(run.seed)]
     options += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(run.folder(grid))]
+
+    tokens = grid.tuning.tokens if run.phase == "tune" else run.branch
+    if run.phase == "trunk" or tokens is not None:
+        recipe, branches = recipe_of(grid, run.shape), branches_of(grid, run.shape)
+        if tokens is not None:  # a branch, or a whole run by its schedule
+            branch = branches[tokens]
+            schedule = {"num_decay_steps": branch.steps - branch.start}
+            overrides["max_steps"] = branch.steps
+        else:  # no decay: the stable steps follow the warm-up, so that the schedule never ends
+            schedule = {"num_decay_steps": 0, "num_stable_steps": recipe.max_steps}
+            overrides["checkpoint_steps"] = [branch.start for branch in branches.values()]
+        overrides["lr_scheduler_kwargs"] = (recipe.lr_scheduler_kwargs or {}) | schedule
+
     if run.phase == "tune":
         overrides |= grid.tuning.overrides or {}
         options += ["--tuning_holdout", str(grid.tuning.holdout)]
@@ -57,32 +65,27 @@ def options_of_run(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) 
 def run_arguments(grid: Grid, shape: str, phase: str = "report", local: Sequence[str] = ()) -> RecipeArguments:
     """What a shape's first run of a phase is trained with; to report, the longest branch.
 
-    `local` are the options for this machine's copy of the rows.
-
-    Raises:
-        GridError: the recipe or the settings are refused, or the shape's family is not for the task.
+    Raises ValueError if the recipe or the settings are refused, or the shape's family is not for the task.
     """
     seed = grid.tuning.seeds[0] if phase == "tune" else grid.seeds[0]
     run = reported(grid, shape, seed, grid.learning_rates[0])
     if phase != "report":
         run = run._replace(phase=phase, branch=None)
-    try:
+    with naming(f"{shape} by recipe {grid.recipe}", (ValueError, OSError)):
         arguments = parse(grid.recipe, options_of_run(grid, run, shape, local))
         task_of(arguments, load_config(shape))
-    except (ValueError, OSError) as error:
-        raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
     return arguments
 
 
 def check_settings(grid: Grid) -> None:
-    """Raises GridError where the training refuses the settings of a phase or a shape, or compares another metric."""
+    """Raises ValueError where the training refuses the settings of a phase or a shape, or compares another metric."""
     phases = ["report"] + ["tune"] * (grid.tuning is not None) + ["trunk"] * (grid.branches is not None)
     for shape in grid.shapes:
         for phase in phases:
             arguments = run_arguments(grid, shape, phase)
     known = [*TASKS[arguments.task].main_metrics_of(arguments), "loss"]
     if grid.metric not in (None, *known):
-        raise GridError(f"metric: expected {' or '.join(known)}, got {grid.metric}")
+        raise ValueError(f"metric: expected {' or '.join(known)}, got {grid.metric}")
 
 
 # Which runs, and their commands
@@ -112,25 +115,23 @@ def missing_runs(results: GridResults) -> list[Run]:
     if results.grid.branches is not None:
         seeds = [list(runs) for _, runs in groupby(runs, key=attrgetter("seed"))]
         runs = [run for own in seeds for run in (*dict.fromkeys(branch.trunk for branch in own), *own)]
-    return [run for run in runs if run not in results.rows and not is_lost(results, run)]
 
+    def is_lost(run: Run) -> bool:
+        """Whether it is a branch whose trunk failed before the checkpoint that it begins from."""
+        trunk = results.rows.get(run.trunk)
+        if run.branch is None or trunk is None or trunk.has_finished:
+            return False
+        start = branches_of(results.grid, run.shape)[run.branch].start
+        return checkpoint_of(run.trunk.folder(results.grid), start) is None
 
-def is_lost(results: GridResults, run: Run) -> bool:
-    """Whether a run is a branch whose trunk failed before the checkpoint that it begins from."""
-    trunk = results.rows.get(run.trunk)
-    if run.branch is None or trunk is None or trunk.has_finished:
-        return False
-    start = branches_of(results.grid, run.shape)[run.branch].start
-    return checkpoint_of(run.trunk.folder(results.grid), start) is None
+    return [run for run in runs if run not in results.rows and not is_lost(run)]
 
 
 def shape_option(results: GridResults, run: Run) -> str:
     """A run's `--shape`: the shape, or with `start_from` the folder of its weights there, or of their published copy.
 
     Their seed is `start_seed`; without it the first one there for a tuning run, and the run's own for any other.
-
-    Raises:
-        GridError: the weights are neither there nor published.
+    Raises ValueError if the weights are neither there nor published.
     """
     before = results.start_from
     if before is None:
@@ -147,7 +148,7 @@ def shape_option(results: GridResults, run: Run) -> str:
         if (place / WEIGHTS).is_file():
             return str(place)
     remedy = f"leaner sweep {folder / 'grid.yaml'} --output_dir ... trains them"
-    raise GridError(f"start_from: expected the weights {places[0] / WEIGHTS}, found none; {remedy}")
+    raise ValueError(f"start_from: expected the weights {places[0] / WEIGHTS}, found none; {remedy}")
 
 
 def command(results: GridResults, run: Run, local: Sequence[str] = ()) -> list[str]:
@@ -162,12 +163,22 @@ def command(results: GridResults, run: Run, local: Sequence[str] = ()) -> list[s
 
 
 def begin_branch(results: GridResults, run: Run, local: Sequence[str] = ()) -> None:
-    """Makes the folder of a branch from its trunk's, unless it is there. Raises GridError without the checkpoint."""
-    grid = results.grid
-    if not run.folder(grid).exists():
-        start = branches_of(grid, run.shape)[run.branch].start
-        options = options_of_run(grid, run, shape_option(results, run), local)
-        begin(run.folder(grid), run.trunk.folder(grid), start, grid.recipe, options)
+    """Makes the folder of a branch from its trunk's checkpoint, whole or not at all, unless it is there.
+
+    Raises OSError without the checkpoint.
+    """
+    grid, folder, trunk = results.grid, run.folder(results.grid), run.trunk.folder(results.grid)
+    if folder.exists():
+        return
+    checkpoint = trunk / f"checkpoint-{branches_of(grid, run.shape)[run.branch].start}"
+    pending = folder.with_name(f".{folder.name}.begun")
+    shutil.rmtree(pending, ignore_errors=True)  # of a sweep that was killed
+    pending.mkdir(parents=True)
+    shutil.copytree(checkpoint, pending / checkpoint.name)
+    shutil.copyfile(trunk / STARTED, pending / STARTED)
+    options = options_of_run(grid, run, shape_option(results, run), local)
+    write_recipe(pending, parse(grid.recipe, options), grid.recipe)
+    os.replace(pending, folder)
 
 
 # Rows

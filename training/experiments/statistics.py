@@ -6,7 +6,6 @@ second at the same cost, on a straight line over the logarithm of the cost betwe
 those of `leaner bench`, times the steps: what the runs took depends on what ran beside them.
 """
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -17,8 +16,9 @@ import pandas as pd
 from scipy import stats
 
 from ..records import CELL_TYPES, COLUMNS, ResultRow
+from .branches import step_seconds
 from .grid import Grid, reported
-from .results import GridResults, Tuning, gain
+from .results import GridResults, gain
 
 
 # Of "no loss of quality", which model_cards/README.md decides over all grids:
@@ -161,10 +161,6 @@ def runs_of(ended: pd.DataFrame, shape: str) -> pd.DataFrame:
     return ended[(ended["shape"] == shape) & (ended["status"] == "finished")]
 
 
-def failed_seeds(ended: pd.DataFrame, shape: str) -> list[int]:
-    return ended.loc[(ended["shape"] == shape) & (ended["status"] == "failed"), "seed"].tolist()
-
-
 def compare(grid: Grid, ended: pd.DataFrame, shape: str, other: str) -> tuple[Summary, float | None]:
     """`paired_statistics` of a shape minus another, and the error of the difference by the choice of rows.
 
@@ -193,7 +189,7 @@ def contrasts(grid: Grid, ended: pd.DataFrame) -> list[Summary]:
 
 
 def score(ended: pd.DataFrame, shape: str) -> Summary:
-    """Count, mean, sd and seconds of a shape's runs, over the seeds."""
+    """Count, mean, sd and seconds of a shape's finished runs, over the seeds."""
     runs = runs_of(ended, shape)
     return {
         "shape": shape,
@@ -204,10 +200,11 @@ def score(ended: pd.DataFrame, shape: str) -> Summary:
     }
 
 
-def against_baseline(grid: Grid, ended: pd.DataFrame, shape: str) -> Summary:
-    """`paired_statistics` of a shape minus the baseline, which itself has the same keys, all None."""
+def cell_of(grid: Grid, ended: pd.DataFrame, shape: str) -> tuple[Summary, Summary, list[int]]:
+    """A shape's `score`, its `paired_statistics` minus the baseline, for which all are None, and its failed seeds."""
     compared, _ = compare(grid, ended, shape, grid.baseline)
-    return dict.fromkeys(compared) if shape == grid.baseline else compared
+    failed = ended.loc[(ended["shape"] == shape) & (ended["status"] == "failed"), "seed"].tolist()
+    return score(ended, shape), dict.fromkeys(compared) if shape == grid.baseline else compared, failed
 
 
 def budget(grid: Grid, ended: pd.DataFrame, branch: int) -> Summary:
@@ -215,14 +212,15 @@ def budget(grid: Grid, ended: pd.DataFrame, branch: int) -> Summary:
     shapes = []
     for shape in grid.shapes:
         runs = runs_of(ended, shape)
+        scored, compared, failed = cell_of(grid, ended, shape)
         costs = {
             "values": dict(zip(runs["seed"].astype(str), runs["value"].tolist())),
-            "failed": failed_seeds(ended, shape),
+            "failed": failed,
             "tokens": number(runs["tokens"].max()),
             "training_flops": number(runs["training_flops"].dropna().max()),
             "tokens_per_parameter": number(runs["tokens_per_parameter"].mean()),
         }
-        shapes.append(score(ended, shape) | costs | against_baseline(grid, ended, shape))
+        shapes.append(scored | costs | compared)
     return {"branch": branch, "shapes": shapes, "contrasts": contrasts(grid, ended)}
 
 
@@ -259,7 +257,7 @@ def readings(results: GridResults, budgets: Sequence[pd.DataFrame]) -> list[Summ
     if not grid.contrasts or not budgets:
         return []
     runs = pd.concat(budgets).query("status == 'finished'")
-    runs["step_seconds"] = runs["steps"].astype(float) * runs["shape"].map(results.step_seconds).astype(float)
+    runs["step_seconds"] = runs["steps"].astype(float) * runs["shape"].map(step_seconds(grid)).astype(float)
     found = []
     for shape, minus in grid.contrasts:
         for equal, column in COSTS.items():
@@ -280,9 +278,20 @@ def readings(results: GridResults, budgets: Sequence[pd.DataFrame]) -> list[Summ
     return found
 
 
-def _notes(tuning: Tuning, shape: str, failed: Sequence[int]) -> list[str]:
-    """What a reader of a shape's numbers has to know: failed seeds, and what is wrong with its learning rate."""
+def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
+    """The summary of a shape.
+
+    κ is the median over the layers, geometric mean over the seeds, None where one of them is infinite or unknown.
+    """
+    grid, tuning = results.grid, results.tuning
     choice = tuning.choices[shape]
+    runs, baseline = runs_of(ended, shape), runs_of(ended, grid.baseline)
+    scored, compared, failed = cell_of(grid, ended, shape)
+    guess = results.best_guess and results.best_guess.value
+    conclusion = "baseline"
+    if shape != grid.baseline:
+        conclusion = verdict(compared, grid.margin, len(grid.seeds_for(shape)), learned(baseline, guess))
+
     notes = []
     if any(run.shape == shape for run in tuning.due):
         notes.append("the tuning is not finished")
@@ -294,25 +303,9 @@ def _notes(tuning: Tuning, shape: str, failed: Sequence[int]) -> list[str]:
         notes.append(f"failed seeds: {', '.join(map(str, failed))}")
     if choice.tie:
         notes.append("tie: the best learning rate leads by no more than the tuning seeds differ")
-    return notes
 
-
-def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
-    """The summary of a shape.
-
-    κ is the median over the layers, geometric mean over the seeds, None where one of them is infinite or unknown.
-    """
-    grid = results.grid
-    choice = results.tuning.choices[shape]
-    runs, baseline = runs_of(ended, shape), runs_of(ended, grid.baseline)
-    failed = failed_seeds(ended, shape)
-    guess = results.best_guess and results.best_guess.value
-    compared = against_baseline(grid, ended, shape)
-    conclusion = "baseline"
-    if shape != grid.baseline:
-        conclusion = verdict(compared, grid.margin, len(grid.seeds_for(shape)), learned(baseline, guess))
     return {
-        **score(ended, shape),
+        **scored,
         "learning_rate": choice.learning_rate,
         "tuning_lead": choice.lead,
         "tuning_spread": choice.spread,
@@ -326,7 +319,7 @@ def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
         "chance": number(runs["chance"].mean()),
         "learned": learned(runs, guess),
         "verdict": conclusion,
-        "notes": _notes(results.tuning, shape, failed),
+        "notes": notes,
     }
 
 
@@ -360,25 +353,20 @@ SHOWN = (  # of each shape and comparison, under the keys of summary.json
 ).split()
 
 
-def _print_table(entries: Sequence[Summary]) -> None:
-    """A line for each entry, with what it has of SHOWN; a dash for what is unknown."""
-    if entries:
-        table = pd.DataFrame(entries).filter(SHOWN).astype(object)
-        texts = table.map(lambda value: value if isinstance(value, str | int) else _text(value))
-        print(texts.to_string(index=False))
-
-
-def _text(value: float | list[float] | None) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_text, value))
+def _text(value: str | float | list[float] | None) -> str:
+    match value:
+        case str() | int():
+            return str(value)
+        case list():
+            return " ".join(map(_text, value))
     return "–" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
 def show(summary: Summary) -> None:
-    """Prints a grid's summary: tables and notes for people, the document on the last line for programs."""
+    """Prints a grid's summary: what there is of SHOWN for each shape, branch and contrast, and notes."""
     curves = [{"branch": each["branch"], **cell} for each in summary["curves"] for cell in each["shapes"]]
-    for entries in (summary["shapes"], curves, summary["readings"], summary["contrasts"]):
-        _print_table(entries)
+    for entries in filter(None, (summary["shapes"], curves, summary["readings"], summary["contrasts"])):
+        print(pd.DataFrame(entries).filter(SHOWN).astype(object).map(_text).to_string(index=False))
     way = "higher" if summary["higher_is_better"] else "lower"
     print(f"{summary['metric']}, {way} is better; difference from {summary['baseline']} over the same seeds")
     for cell in summary["shapes"]:
@@ -387,4 +375,3 @@ def show(summary: Summary) -> None:
             print(f"{cell['shape']}: {note}")
     if summary["failed"]:
         print(f"failed runs: {len(summary['failed'])}, see results.csv; the same command tries them again")
-    print(json.dumps(summary, allow_nan=False), flush=True)

@@ -33,7 +33,7 @@ from ..settings import parse, words_of
 from ..tasks.distillation import Embedding
 from .baselines import GUESSES, guesses_on
 from .cuts import make_cuts
-from .grid import PHASES, Grid, GridError, Run, check_same_data, check_unchanged, load_grid, reported, write_grid
+from .grid import PHASES, Grid, Run, check_same_data, check_unchanged, load_grid, reported, write_grid
 from .results import GridResults, load_results, write_rows
 from .runs import (
     begin_branch,
@@ -101,23 +101,6 @@ class LocalRun(subprocess.Popen):
         self.send_signal(signal.SIGINT)
 
 
-def engine_of(name: str, jobs: int, lock: int) -> Any:
-    """`Processes` or `RayCluster`. Raises GridError if Ray is not installed, or as `RayCluster`."""
-    if name == "processes":
-        return Processes(jobs, lock)
-    try:
-        from .ray_engine import RayCluster
-    except ModuleNotFoundError as error:
-        raise GridError(f'--engine ray: {error}; pip install ".[ray]" in a clone') from error
-    return RayCluster(jobs)
-
-
-def _reason(status: int, log: Path) -> str:
-    """Why a run failed: the last error in its log; the exit status if there is none, or a signal ended the run."""
-    errors = ERROR.findall(log.read_text(errors="replace").replace("\r", "\n")) if status > 0 else []
-    return errors[-1][:300] if errors else f"exit status {status}"
-
-
 class Sweep:
     """Runs what is due, `jobs` runs at a time, and keeps results.csv up to date.
 
@@ -136,28 +119,8 @@ class Sweep:
         for run in [run for run, row in self.rows.items() if row.has_failed]:
             del self.rows[run]
 
-    def check_data(self) -> None:
-        """Loads the rows of the reported runs, once, if any run is to be started: without them each would fail.
-
-        Raises:
-            GridError: the rows cannot be had.
-        """
-        if all((run.folder(self.grid) / RESULTS).exists() for run in missing_runs(self.results)):
-            return
-        arguments = run_arguments(self.grid, self.grid.baseline, local=self.local)
-        try:
-            load_training(arguments)
-        except (ValueError, OSError) as error:
-            reason = " ".join(str(error).split())
-            remedy = "no run was started (--data names a local copy)"
-            raise GridError(f"recipe {self.grid.recipe}: {reason}; {remedy}") from error
-
     def run(self, engine: Any) -> None:
-        """Runs until nothing is due.
-
-        Raises:
-            KeyboardInterrupt: after SIGINT or SIGTERM, once the runs under way have ended.
-        """
+        """Runs until nothing is due. Raises KeyboardInterrupt after SIGINT or SIGTERM, once the runs have ended."""
 
         def interrupt(*_: object) -> None:
             self.interrupts += 1
@@ -171,8 +134,19 @@ class Sweep:
                 print(f"[{counts}] the logs of the runs: {self.grid.path('runs')}", file=sys.stderr, flush=True)
             self._start_due(engine)
             while self.running:
-                self._await_end()
-                self._start_due(engine)
+                if self.interrupts > self.forwarded:  # passed on to all under way
+                    self.forwarded = self.interrupts
+                    for started in self.running.values():
+                        started.interrupt()
+                ended = {run: status for run, each in self.running.items() if (status := each.poll()) is not None}
+                for run, status in ended.items():
+                    del self.running[run]
+                    if status == 0 or not self.interrupts:
+                        self._keep(run, status)
+                if ended:
+                    self._start_due(engine)
+                else:
+                    time.sleep(POLL_SECONDS)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -196,41 +170,22 @@ class Sweep:
                 if run.branch is not None:
                     begin_branch(self.results, run, self.local)
                 self.running[run] = engine.start(command(self.results, run, self.local), Path(f"{folder}.log"))
-            except (GridError, OSError) as error:
-                self._fail(run, error)
-
-    def _await_end(self) -> None:
-        """Waits until one run ends, and keeps what became of it; interrupts are passed on to all under way."""
-        while True:
-            if self.interrupts > self.forwarded:
-                self.forwarded = self.interrupts
-                for started in self.running.values():
-                    started.interrupt()
-            for run, started in self.running.items():
-                status = started.poll()
-                if status is not None:
-                    del self.running[run]
-                    if status == 0 or not self.interrupts:
-                        self._keep(run, status)
-                    return
-            time.sleep(POLL_SECONDS)
+            except (ValueError, OSError) as error:
+                self._write(run, error)
 
     def _keep(self, run: Run, status: int) -> None:
-        """Keeps the row of a run that ended."""
-        folder = run.folder(self.grid)
+        """Keeps the row of a run that ended; if it failed with the last error in its log, else its exit status."""
+        if status != 0:
+            log = Path(f"{run.folder(self.grid)}.log").read_text(errors="replace").replace("\r", "\n")
+            errors = ERROR.findall(log) if status > 0 else []  # a signal leaves none
+            self._write(run, errors[-1][:300] if errors else f"exit status {status}")
+            return
         try:
-            if status != 0:
-                raise ValueError(_reason(status, Path(f"{folder}.log")))
             row = result_row(self.grid, run)
             check_same_data(self.grid, [*self.rows.values(), row])
-            self._write(run, row, f"{row.metric} {row.value:.4f}, {row.seconds or 0:.0f} s")
+            self._write(run, row)
         except (ValueError, OSError) as error:
-            self._fail(run, error)
-
-    def _fail(self, run: Run, error: Exception) -> None:
-        """Keeps the row of a run that failed."""
-        row = ResultRow.from_cells({**run._asdict(), "status": "failed", "error": str(error)})
-        self._write(run, row, f"failed: {error} ({run.folder(self.grid)}.log)")
+            self._write(run, error)
 
     def _count(self, phase: str) -> str:
         """How many of a phase's runs have ended, out of all that are known and can, such as tune 3/6."""
@@ -238,61 +193,74 @@ class Sweep:
         missing = sum(run.phase == phase for run in missing_runs(self.results))
         return f"{phase} {done}/{done + missing}"
 
-    def _write(self, run: Run, row: ResultRow, outcome: str) -> None:
-        """Puts a row into results.csv, and prints the outcome of the run."""
+    def _write(self, run: Run, outcome: ResultRow | Exception | str) -> None:
+        """Puts the row of a run, or why it failed, into results.csv, and prints that."""
+        if isinstance(outcome, ResultRow):
+            row = outcome
+            text = f"{row.metric} {row.value:.4f}, {row.seconds or 0:.0f} s"
+        else:
+            error = " ".join(str(outcome).split())
+            row = ResultRow.from_cells({**run._asdict(), "status": "failed", "error": error})
+            text = f"failed: {error} ({run.folder(self.grid)}.log)"
         self.rows[run] = replace(row, jobs=self.jobs)
+
         file = io.StringIO()
         ordered = sorted(self.rows, key=lambda run: (PHASES.index(run.phase), *run[1:4], run.branch or 0))
         write_rows(map(self.rows.get, ordered), file)
         write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
+
         tokens = "" if run.branch is None else f" {run.branch:,} tokens"
         cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}{tokens}"
-        print(f"[{self._count(run.phase)}] {cell}: {outcome}", file=sys.stderr, flush=True)
+        print(f"[{self._count(run.phase)}] {cell}: {text}", file=sys.stderr, flush=True)
 
 
 def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "processes") -> GridResults:
     """Runs the grid, alone in its output_dir, and returns it with all rows; on Ctrl-C it waits for the runs under way.
 
     `local` are the options for this machine's copy of the rows.
-
-    Raises:
-        GridError: output_dir is in use, or holds runs of another grid; or as `Sweep.check_data` and `engine_of`.
     """
     Path(grid.output_dir).mkdir(parents=True, exist_ok=True)
     with grid.path(".lock").open("a") as lock:
         if not lock_descriptor(lock.fileno(), blocking=False):
             used = "in use by another sweep, or by a run that outlived a killed one; wait until it ends"
-            raise GridError(f"output_dir: {grid.output_dir} is {used}")
+            raise ValueError(f"output_dir: {grid.output_dir} is {used}")
         results = load_results(grid)
         check_unchanged(grid, results.rows.values())
         sweep = Sweep(results, jobs, local)
-        if engine != "ray":  # the machines of a cluster may have data that this one has not
-            sweep.check_data()
+
+        # Rows that cannot be had are found once, before each run fails. A Ray cluster's machines may have others.
+        starts_any = any(not (run.folder(grid) / RESULTS).exists() for run in missing_runs(results))
+        if starts_any and engine != "ray":
+            arguments = run_arguments(grid, grid.baseline, local=local)
+            place = f"recipe {grid.recipe}: no run was started (--data names a local copy)"
+            with naming(place, (ValueError, OSError)):
+                load_training(arguments)
         write_grid(grid)
-        sweep.run(engine_of(engine, jobs, lock.fileno()))
+        if engine == "processes":
+            sweep.run(Processes(jobs, lock.fileno()))
+        else:
+            try:
+                from .ray_engine import RayCluster
+            except ModuleNotFoundError as error:
+                raise ValueError(f'--engine ray: {error}; pip install ".[ray]" in a clone') from error
+            sweep.run(RayCluster(jobs))
     return results
 
 
 def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
-    """Scores the simple baselines on the rows that the grid's baseline reads, and writes guesses.json.
-
-    Raises:
-        ValueError, OSError: the rows cannot be had.
-    """
+    """Scores the simple baselines on the rows that the grid's baseline reads, and writes guesses.json."""
     run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
     start = shape_option(load_results(grid), run)
     arguments = parse(grid.recipe, options_of_run(grid, run, start, words_of({"data_files": list(data_files)})))
     if arguments.task != Embedding.name:  # whose labels a teacher makes
         arguments.teacher = None
     prepared = prepare(arguments)
-    if grid.metric not in (None, prepared.task.metric):  # no baseline is scored by it
-        return
-    fitted = guesses_on(prepared.task, prepared.train, prepared.held_out and prepared.held_out.rows)
-    if fitted is None:
-        return
-    write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
-    for guess in fitted:
-        print(f"{guess.name}: {guess.value:.4f}", file=sys.stderr)
+    is_scored = grid.metric in (None, prepared.task.metric)  # else no baseline is scored by it
+    fitted = guesses_on(prepared.task, prepared.train, prepared.held_out and prepared.held_out.rows) if is_scored else None
+    if fitted is not None:
+        write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
+        for guess in fitted:
+            print(f"{guess.name}: {guess.value:.4f}", file=sys.stderr)
 
 
 def sweep(
@@ -303,7 +271,7 @@ def sweep(
     summary: bool = False,
     engine: str = "processes",
 ) -> bool:
-    """Runs the grid of a file, then compares its shapes: writes summary.json and prints it.
+    """Runs the grid of a file, then compares its shapes: writes summary.json and prints its tables.
 
     Args:
         jobs: runs at the same time.
@@ -322,18 +290,17 @@ def sweep(
     grid = load_grid(file)
     if output_dir is not None:
         grid = replace(grid, output_dir=str(output_dir))
-    local = words_of({"data_files": list(data_files)})
-    if not summary:
-        make_cuts(grid, local)
-        with naming(file):
-            check_settings(grid)
     if summary:
         results = load_results(grid)
         check_unchanged(grid, results.rows.values())
         if not results.rows:
-            raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
+            raise ValueError(f"{grid.path('results.csv')}: no run has ended yet")
         write_grid(grid)  # what no run depends on, such as data and publish, may have changed
     else:
+        local = words_of({"data_files": list(data_files)})
+        make_cuts(grid, local)
+        with naming(file):
+            check_settings(grid)
         results = run_sweep(grid, jobs, local, engine)
         if results.any_reported is not None and not results.guesses:
             try:
@@ -341,8 +308,10 @@ def sweep(
             except (ValueError, OSError) as error:  # rows that only the machines of the runs have
                 print(f"no simple guesses: {error}", file=sys.stderr)
             results = load_results(grid)
+
     comparison = summarise(results)
     write_json(grid.path("summary.json"), comparison)
     show(comparison)
+    print(grid.path("summary.json"), flush=True)
     finished = {run for run, row in results.rows.items() if row.has_finished}
     return summary or finished.issuperset(planned(grid, results.tuning.best))

@@ -57,7 +57,7 @@ def reproducible_shape(grid: Grid, shape: str) -> str:
 
 
 def evidence_of(results: GridResults, shape: str) -> Evidence:
-    """What the rows say of a shape. Raises GridError if they are of another grid."""
+    """What the rows say of a shape. Raises ValueError if they are of another grid."""
     grid, run = results.grid, results.any_reported
     check_unchanged(grid, results.rows.values())
     scored = score(reported_rows(results), shape)
