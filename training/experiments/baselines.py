@@ -83,27 +83,13 @@ class Bigram:
         return -np.log(np.where(left_count == 0, frequency, interpolated))
 
 
-def token_ids(rows: Dataset) -> list[np.ndarray]:
-    return list(rows.with_format("numpy")["input_ids"])
-
-
-def length_bins(rows: Dataset) -> np.ndarray:
-    """(rows, 1): the bin of each row's length, each bin about a tenth longer than the one before."""
-    return np.floor(10 * np.log(np.asarray(rows["length"][:], dtype=float)))[:, None]
-
-
-def first_tokens(rows: Dataset) -> np.ndarray:
-    """(rows, 2): the first two tokens, of which one may be the tokenizer's mark of the beginning; -1 if missing."""
-    return np.stack([np.append(row, -1)[:2] for row in token_ids(rows)])
-
-
 def token_overlap(rows: Dataset, separator: int) -> np.ndarray:
     """(rows, 1): the share of the different tokens of a pair of texts that both contain.
 
     A row is a mark of the beginning, the first text, the separator, the second text and perhaps the separator again.
     """
     shares = []
-    for row in token_ids(rows):
+    for row in rows.with_format("numpy")["input_ids"]:
         middle = np.flatnonzero(row == separator)[0]
         first = set(row[1:middle].tolist())
         second = set(row[middle + 1 :].tolist()) - {separator}
@@ -128,12 +114,19 @@ def scored(task: Task, name: str, outputs: np.ndarray, labels: np.ndarray | None
 
 
 def text_features(task: SequenceClassification, train: Dataset, held_out: Dataset) -> Features:
+    """The length in bins, each about a tenth longer than the one before; the first two tokens, of which one may be the
+    tokenizer's mark of the beginning, -1 if missing; and all of them."""
+    parts = (train, held_out)
+    lengths = [np.floor(10 * np.log(np.asarray(rows["length"][:], dtype=float)))[:, None] for rows in parts]
+    tokens = [list(rows.with_format("numpy")["input_ids"]) for rows in parts]
+    firsts = [np.stack([np.append(row, -1)[:2] for row in each]) for each in tokens]
+
     one_hot = OneHotEncoder(handle_unknown="ignore")
     bag = [CountVectorizer(analyzer=list), Normalizer("l1"), FunctionTransformer(lambda shares: BAG_SCALE * shares)]
     features = {
-        "length only": (length_bins(train), length_bins(held_out), [one_hot]),
-        "first token only": (first_tokens(train), first_tokens(held_out), [one_hot]),
-        "bag of tokens": (token_ids(train), token_ids(held_out), bag),
+        "length only": (*lengths, [one_hot]),
+        "first token only": (*firsts, [one_hot]),
+        "bag of tokens": (*tokens, bag),
     }
     if "token_type_ids" in train.column_names:  # pairs of texts
         separator = task.processing.sep_token_id
@@ -175,16 +168,13 @@ def language_guesses(task: LanguageModelling, train: Dataset, held_out: Dataset)
     """The frequencies of tokens, and a bigram, by the loss."""
     ignored = [] if task.predicts_special_tokens else task.processing.all_special_ids
     left, targets = (np.concatenate(parts) for parts in zip(*left_and_target(task, held_out)))
-
-    def guess(name: str, nats: np.ndarray) -> Guess:
-        loss_tokens_hits = np.array([[nats.sum(), len(nats), 0.0]])  # hits are not counted
-        return scored(task, name, loss_tokens_hits, None)
-
     bigram = Bigram.fit(train, task.config.vocab_size, ignored)
-    return [
-        guess("frequencies", -np.log(bigram.frequency[targets])),
-        guess("bigram, all training rows", bigram.nats(left, targets)),
-    ]
+    nats = {
+        "frequencies": -np.log(bigram.frequency[targets]),
+        "bigram, all training rows": bigram.nats(left, targets),
+    }
+    # Loss, tokens, and hits, which are not counted:
+    return [scored(task, name, np.array([[each.sum(), len(each), 0.0]]), None) for name, each in nats.items()]
 
 
 def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:

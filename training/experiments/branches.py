@@ -23,7 +23,6 @@ from modeling_leaner.shapes import modality_of
 from .. import benchmarking
 from ..running.loading import shape_config, task_of, with_fields
 from ..running.results import environment
-from ..running.run_folder import whole_checkpoints
 from ..settings import RecipeArguments, parse, words_of
 from .grid import Grid, load_grid
 
@@ -96,11 +95,6 @@ def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:
             where = f"whose decay begins (at step {branch.start}) between {limits}"
             raise ValueError(f"branches: {tokens}: expected {multiples}, {where}")
     return found
-
-
-def checkpoint_of(trunk: Path, step: int) -> Path | None:
-    """The trunk's whole checkpoint at a step; None if it is not there."""
-    return next((path for path in whole_checkpoints(trunk) if path.name == f"checkpoint-{step}"), None)
 
 
 def training_step(grid: Grid, shape: str) -> benchmarking.Step:

@@ -30,6 +30,7 @@ from sklearn.preprocessing import StandardScaler
 from transformers import AutoTokenizer
 
 from modeling_leaner.exporting import load_onnx
+from modeling_leaner.files import naming
 from modeling_leaner.models import mean_over_tokens, seconds_of, take_turns
 from modeling_leaner.terminal import plain_console, quiet_libraries
 
@@ -61,6 +62,7 @@ SOURCES = STS | {
     "qnli": Source("QNLI retrieval, MRR@10", "nyu-mll/glue", "validation", "qnli"),
     "sst2": Source("SST-2 linear probe", "nyu-mll/glue", "validation", "sst2"),
 }
+SENTENCES = Source("", "", "train")  # of a local file alone
 TITLES = {name: source.title for name, source in SOURCES.items()} | {
     "same_index": "QNLI, index of the first model",
     "cosine": "cosine to the first model",
@@ -143,27 +145,19 @@ class Sentences(MeanOfRows):
 
 
 def local_copies(entries: Sequence[str]) -> dict[str, str | None]:
-    """The scores that `--data NAME[=PATH] ...` asks for, each with its local copy; None means the Hub's copy.
-
-    Raises:
-        ValueError: a name is unknown or a path does not exist.
-    """
-    names = [*SOURCES, "sentences"]
+    """The scores that `--data NAME[=PATH] ...` asks for, each with its local copy; None means the Hub's copy."""
     given: dict[str, str | None] = {}
     for entry in entries:
         name, _, path = entry.partition("=")
-        if name not in names:
-            raise ValueError(f"--data {entry}: expected NAME or NAME=PATH with a NAME of {', '.join(names)}")
-        if path and not Path(path).exists():
-            raise ValueError(f"--data {entry}: no such file or folder")
-        if name == "sentences" and not path:
-            raise ValueError("--data sentences: expected sentences=FILE")
+        if name not in SOURCES and (name != "sentences" or not path):
+            expected = f"NAME or NAME=PATH with a NAME of {', '.join(SOURCES)}, or sentences=FILE"
+            raise ValueError(f"--data {entry}: expected {expected}")
         given[name] = path or None
     return given
 
 
 def column(rows: Rows, *names: str) -> list:
-    """The first of these columns that the rows have. Raises ValueError if there is none."""
+    """The first of these columns that the rows have."""
     for name in names:
         if name in rows.column_names:
             return rows[name][:]
@@ -171,45 +165,34 @@ def column(rows: Rows, *names: str) -> list:
 
 
 def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | Labelled | Sentences]:
-    """The rows of each score, read from local copies or from the Hub.
-
-    Raises:
-        ValueError: rows or columns are missing.
-    """
+    """The rows of each score, read from local copies or from the Hub."""
     found = {}
     for name, path in given.items():
+        source = SOURCES.get(name, SENTENCES)
+        place = {"dataset": None, "data_files": [path]}
+        if path is None:
+            place = {"dataset": source.dataset, "dataset_config": source.config}
+        rows = load_split(split=source.split, **place)
+
         if name == "sentences":
-            texts = column(load_split(None, "train", data_files=[path]), "text", "sentence")
-            found["cosine"] = Sentences([texts[place] for place in evenly(len(texts), 4_000)])
+            texts = column(rows, "text", "sentence")
+            found["cosine"] = Sentences([texts[row] for row in evenly(len(texts), 4_000)])
         elif name == "qnli":
-            found["qnli"] = read_questions(read(name, path))
+            sentences, questions = column(rows, "sentence"), column(rows, "question")
+            names = getattr(rows.features.get("label"), "names", ["entailment"])
+            entailed = np.flatnonzero(np.asarray(column(rows, "label")) == names.index("entailment"))
+            places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
+            answers = np.array([places[sentences[row]] for row in entailed])
+            found["qnli"] = Questions([questions[row] for row in entailed], list(places), answers)
             found["same_index"] = replace(found["qnli"], same_index=True)
         elif name == "sst2":
-            train, test = read(name, path, "train"), read(name, path)
-            parts = train.select(evenly(len(train), PROBE_ROWS)), test
+            train = load_split(split="train", **place)
+            parts = train.select(evenly(len(train), PROBE_ROWS)), rows
             found["sst2"] = Labelled(*(column(part, each) for part in parts for each in ("sentence", "label")))
         else:
-            rows = read(name, path)
             ratings = np.asarray(column(rows, "score", "label"), dtype=float)
             found[name] = Pairs(column(rows, "sentence1"), column(rows, "sentence2"), ratings)
     return {name: found[name] for name in TITLES if name in found}
-
-
-def read(name: str, path: str | None, split: str | None = None) -> Rows:
-    """A split of the rows of a score, by default the one that is scored."""
-    source = SOURCES[name]
-    if path is None:
-        return load_split(source.dataset, split or source.split, dataset_config=source.config)
-    return load_split(None, split or source.split, data_files=[path])
-
-
-def read_questions(rows: Rows) -> Questions:
-    sentences, questions = column(rows, "sentence"), column(rows, "question")
-    names = getattr(rows.features.get("label"), "names", ["entailment"])
-    entailed = np.flatnonzero(np.asarray(column(rows, "label")) == names.index("entailment"))
-    places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
-    answers = np.array([places[sentences[row]] for row in entailed])
-    return Questions([questions[row] for row in entailed], list(places), answers)
 
 
 # Encoders
@@ -227,19 +210,13 @@ class Encoder:
 
 
 def load_encoder(source: str) -> Encoder:
-    """The encoder of a folder or Hub id of sentence-transformers, transformers or this family, or of an .onnx file.
-
-    Raises:
-        ValueError: the folder or file is none.
-    """
+    """The encoder of a folder or Hub id of sentence-transformers, transformers or this family, or of an .onnx file."""
     if source.endswith(".onnx"):
         return onnx_encoder(Path(source))
     from sentence_transformers import SentenceTransformer
 
-    try:
+    with naming(source, (OSError, ValueError)):
         model = SentenceTransformer(source, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{source}: {' '.join(str(error).split())[:300]}") from error
     model.eval()
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     if Path(source).is_dir():
@@ -254,14 +231,13 @@ def load_encoder(source: str) -> Encoder:
 
 def onnx_encoder(file: Path) -> Encoder:
     """The encoder of FOLDER/onnx/NAME.onnx, with the tokenizer and the pooling of FOLDER."""
-    try:
+    with naming(file, (Exception,)):  # of onnxruntime, or that it is missing
         run = load_onnx(file)
-    except Exception as error:  # of onnxruntime, or that it is missing
-        raise ValueError(f"{file}: {' '.join(str(error).split())[:300]}") from error
     folder = file.parent.parent if file.parent.name == "onnx" else file.parent
+    paths = (folder / "sentence_bert_config.json", folder / "1_Pooling" / "config.json")
+    settings, pooling = (json.loads(path.read_text()) if path.is_file() else {} for path in paths)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    length = settings_in(folder / "sentence_bert_config.json").get("max_seq_length") or tokenizer.model_max_length
-    first_token = settings_in(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token")
+    length = settings.get("max_seq_length") or tokenizer.model_max_length
 
     def encode(texts: list[str], batch: int) -> np.ndarray:
         order = np.argsort([-len(text) for text in texts], kind="stable")  # the longest first
@@ -270,34 +246,14 @@ def onnx_encoder(file: Path) -> Encoder:
             part = [texts[place] for place in order[start : start + batch]]
             tokens = tokenizer(part, padding=True, truncation=True, max_length=length, return_tensors="pt")
             states = next(iter(run(dict(tokens)).values()))
+            first_token = pooling.get("pooling_mode_cls_token")
             embeddings.append(states[:, 0] if first_token else mean_over_tokens(states, tokens["attention_mask"]))
         return torch.cat(embeddings).numpy()[np.argsort(order)]
 
     return Encoder(f"{folder.resolve().name}/{file.name}", encode, file.stat().st_size / 1e6)
 
 
-def settings_in(path: Path) -> dict:
-    return json.loads(path.read_text()) if path.is_file() else {}
-
-
 # Comparison
-
-
-def remembering(encoder: Encoder) -> Encode:
-    """Encodes lists of texts, each list once."""
-    cached = functools.cache(lambda texts: encoder.encode(list(texts), BATCHES[-1]))
-    return lambda texts: cached(tuple(texts))
-
-
-def speeds(encoders: Sequence[Encoder], texts: list[str], rounds: int) -> dict[int, np.ndarray]:
-    """By batch size, sentences a second of each model in each round: (models, rounds)."""
-    found = {}
-    for batch in BATCHES:
-        timed = texts[: TIMED_TEXTS if batch > 1 else TIMED_TEXTS // 8]
-        encodings = [functools.partial(encoder.encode, timed, batch) for encoder in encoders]
-        calls = [functools.partial(seconds_of, encode) for encode in encodings]
-        found[batch] = len(timed) / take_turns(calls, rounds)
-    return found
 
 
 def interval(
@@ -313,17 +269,20 @@ def interval(
 
 
 def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int = 5) -> dict:
-    """Scores, sizes and speeds of encoders; the first is what the others are compared with.
+    """Scores, sizes and speeds of encoders, as JSON holds them; the first is what the others are compared with.
 
     Args:
         given: names of scores with local copies of their rows, see `local_copies`.
         rounds: turns of the timing; 0 leaves it out.
-
-    Returns:
-        A document that can be written as JSON.
     """
     rows = load_rows(given)
     encoders = [load_encoder(source) for source in sources]
+
+    def remembering(encoder: Encoder) -> Encode:
+        """Encodes lists of texts, each list once."""
+        cached = functools.cache(lambda texts: encoder.encode(list(texts), BATCHES[-1]))
+        return lambda texts: cached(tuple(texts))
+
     first: dict[str, np.ndarray] = {}
     reference = remembering(encoders[0])
     models = []
@@ -339,12 +298,17 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
                 intervals[name] = interval(each, outputs, first[name])
         known = {"model": encoder.name, "megabytes": encoder.megabytes}
         models.append({**known, "scores": scores, "intervals": intervals})
+
+    # Sentences a second, of each model in each round: (models, rounds).
     texts = next((each.first for each in rows.values() if isinstance(each, Pairs)), None)
-    if rounds and texts is not None:
-        for batch, rates in speeds(encoders, texts, rounds).items():
-            for model, rate in zip(models, rates):
-                model.setdefault("sentences_per_second", {})[str(batch)] = float(np.median(rate))
-                model.setdefault("speed", {})[str(batch)] = float(np.median(rate / rates[0]))
+    for batch in BATCHES if rounds and texts is not None else ():
+        timed = texts[: TIMED_TEXTS if batch > 1 else TIMED_TEXTS // 8]
+        encodings = [functools.partial(encoder.encode, timed, batch) for encoder in encoders]
+        rates = len(timed) / take_turns([functools.partial(seconds_of, encode) for encode in encodings], rounds)
+        for model, rate in zip(models, rates):
+            model.setdefault("sentences_per_second", {})[str(batch)] = float(np.median(rate))
+            model.setdefault("speed", {})[str(batch)] = float(np.median(rate / rates[0]))
+
     return {
         "models": models,
         "rows": {name: len(first[name]) for name in rows},
@@ -365,9 +329,13 @@ def table_of(document: Mapping) -> Table:
     """The scores × 100 as MTEB prints them, percent of the first model, speeds and sizes."""
     models = document["models"]
     table = Table("", *(Column(model["model"], justify="right", overflow="fold") for model in models), box=None)
-    for name, title in TITLES.items():
-        if name in models[0]["scores"]:
-            table.add_row(title, *(cell(model, name) for model in models))
+    for name in [name for name in TITLES if name in models[0]["scores"]]:
+        cells = []
+        for model in models:
+            low, high = model["intervals"].get(name, (None, None))
+            interval = "" if low is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
+            cells.append(f"{100 * model['scores'][name]:.2f}{interval}")
+        table.add_row(TITLES[name], *cells)
     means = [mean_sts(model["scores"]) for model in models]
     if means[0] is not None:
         table.add_row("mean of the STS tests", *(f"{100 * mean:.2f}" for mean in means))
@@ -379,14 +347,6 @@ def table_of(document: Mapping) -> Table:
     return table
 
 
-def cell(model: Mapping, name: str) -> str:
-    text = f"{100 * model['scores'][name]:.2f}"
-    if name in model["intervals"]:
-        low, high = model["intervals"][name]
-        text += f" ({100 * low:+.1f} to {100 * high:+.1f})"
-    return text
-
-
 def evaluate_encoders(
     sources: Sequence[str], data: Sequence[str], rounds: int = 5, threads: int | None = None, as_json: bool = False
 ) -> None:
@@ -394,9 +354,6 @@ def evaluate_encoders(
 
     Args:
         data: NAME or NAME=PATH of what is scored; empty means everything, from the Hub.
-
-    Raises:
-        ValueError: a model or rows cannot be read.
     """
     quiet_libraries()
     if threads is not None:

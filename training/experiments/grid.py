@@ -211,11 +211,6 @@ def _check(grid: Grid) -> None:
             raise ValueError(message)
 
 
-def is_cut(grid: Grid, shape: str) -> bool:
-    """Whether a shape is one of the grid's cuts, which start with weights of their parent."""
-    return shape in (grid.cuts or {})
-
-
 def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
     """Raises ValueError if output_dir holds finished runs of another grid, or of other data.
 

@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -86,12 +87,12 @@ class RayCluster:
         return RayRun(self.train.remote(words, log, os.getcwd()), log)
 
 
+@dataclass
 class RayRun:
     """A task of a Ray cluster, and the log of its run."""
 
-    def __init__(self, task: ray.ObjectRef, log: Path):
-        self.task = task
-        self.log = log
+    task: ray.ObjectRef
+    log: Path
 
     def poll(self) -> int | None:
         ended, _ = ray.wait([self.task], timeout=0)

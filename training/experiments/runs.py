@@ -16,10 +16,10 @@ from modeling_leaner.shapes import load_config
 
 from ..records import RESULTS, ResultRow
 from ..running.loading import task_of
-from ..running.run_folder import STARTED, write_recipe
+from ..running.run_folder import STARTED, whole_checkpoints, write_recipe
 from ..settings import RecipeArguments, parse, words_of
 from ..tasks import TASKS
-from .branches import GRID_DEFAULTS, branches_of, checkpoint_of, recipe_of, step_of
+from .branches import GRID_DEFAULTS, branches_of, recipe_of, step_of
 from .grid import Grid, Run, reported
 from .results import GridResults
 
@@ -116,15 +116,15 @@ def missing_runs(results: GridResults) -> list[Run]:
         seeds = [list(runs) for _, runs in groupby(runs, key=attrgetter("seed"))]
         runs = [run for own in seeds for run in (*dict.fromkeys(branch.trunk for branch in own), *own)]
 
-    def is_lost(run: Run) -> bool:
-        """Whether it is a branch whose trunk failed before the checkpoint that it begins from."""
+    missing = []
+    for run in (run for run in runs if run not in results.rows):
         trunk = results.rows.get(run.trunk)
-        if run.branch is None or trunk is None or trunk.has_finished:
-            return False
-        start = branches_of(results.grid, run.shape)[run.branch].start
-        return checkpoint_of(run.trunk.folder(results.grid), start) is None
-
-    return [run for run in runs if run not in results.rows and not is_lost(run)]
+        if run.branch is not None and trunk is not None and trunk.has_failed:
+            start = f"checkpoint-{branches_of(results.grid, run.shape)[run.branch].start}"
+            if start not in [path.name for path in whole_checkpoints(run.trunk.folder(results.grid))]:
+                continue
+        missing.append(run)
+    return missing
 
 
 def shape_option(results: GridResults, run: Run) -> str:

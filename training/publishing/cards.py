@@ -16,7 +16,7 @@ from modeling_leaner.shapes import heads_of
 from ..experiments import embedding_benchmark
 from ..experiments.results import gain
 from ..experiments.statistics import row_error
-from ..records import LOCAL_FILES, RESULTS, PublishedResults
+from ..records import LOCAL_FILES, RESULTS, PublishedResults, checked
 from ..running.card import (
     PROJECT,
     TRAINING_FIGURE,
@@ -38,11 +38,6 @@ RIVALS = Path("docs/encoders.csv")
 STS_TESTS = embedding_benchmark.STS.keys() - {"stsb", "stsb_test"}
 
 
-def fill_card(template: str, **values: object) -> str:
-    """The text of a template that begins with metadata. Raises ValueError if these are no YAML for the Hub."""
-    return str(ModelCard(templates_in(TEMPLATES).get_template(template).render(values)))
-
-
 def model_card(folder: Path, results: PublishedResults) -> str:
     """The text of the card of a grid's model."""
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -56,8 +51,7 @@ def model_card(folder: Path, results: PublishedResults) -> str:
     is_local = results.dataset == LOCAL_FILES or ("/" in results.dataset and not evidence.hub)
     role = "baseline" if results.cell == evidence.baseline else "variant"
     heads = heads_of(config)
-    return fill_card(
-        "model_card.md",
+    text = templates_in(TEMPLATES).get_template("model_card.md").render(
         metadata=metadata(results, config.model_type, hub=evidence.hub),
         results=results,
         evidence=evidence,
@@ -79,6 +73,7 @@ def model_card(folder: Path, results: PublishedResults) -> str:
         files=f" --data_files {evidence.data_files or 'FOLDER'}" if is_local else "",
         copies=f" --data_files {results.dataset_name}=FOLDER" if is_local else "",
     )
+    return str(ModelCard(text))
 
 
 def encoder_card(folder: Path) -> str:
@@ -87,9 +82,35 @@ def encoder_card(folder: Path) -> str:
     parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
     tests = STS_TESTS & own["scores"].keys()
     shares = [{"name": name, "kept": own["scores"][name] / parent["scores"][name]} for name in sorted(tests)]
-    return fill_card(
-        "encoder_card.md",
-        metadata=encoder_metadata(results),
+
+    # The YAML by which the Hub shows and finds the model.
+    evaluations = [
+        EvalResult(
+            task_type="sentence-similarity",
+            metric_type="cosine_spearman",
+            metric_name="Spearman correlation of the cosine",
+            metric_value=rounded(own["scores"][name]),
+            dataset_type=source.dataset,
+            dataset_name=source.title,
+            dataset_split=source.split,
+        )
+        for name, source in embedding_benchmark.STS.items()
+        if name in own["scores"]
+    ]
+    tags = ["sentence-transformers", "feature-extraction", "transformers", "transformers.js", "onnx", "pruned"]
+    data = ModelCardData(
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        language="en",
+        license=results["license"],
+        base_model=results["base_model"],
+        base_model_relation="finetune",  # the Hub knows no cut
+        model_name=results["name"],
+        eval_results=evaluations,
+        tags=tags if results["architecture"] == "BertModel" else [*tags, "custom_code"],
+    )
+    text = templates_in(TEMPLATES).get_template("encoder_card.md").render(
+        metadata=data.to_yaml(),
         results=results,
         parent=parent,
         own=own,
@@ -105,6 +126,7 @@ def encoder_card(folder: Path) -> str:
         repository=repository(results["name"]),
         project=PROJECT,
     )
+    return str(ModelCard(text))
 
 
 def kept(model: Mapping, parent: Mapping) -> float:
@@ -127,59 +149,23 @@ def rivals(layers: int) -> list[dict]:
     return chosen.where(chosen.notna(), None).to_dict("records")
 
 
-def encoder_metadata(results: Mapping) -> str:
-    """The YAML by which the Hub shows and finds the model."""
-    own = results["benchmark"]["models"][1]
-    evaluations = [
-        EvalResult(
-            task_type="sentence-similarity",
-            metric_type="cosine_spearman",
-            metric_name="Spearman correlation of the cosine",
-            metric_value=rounded(own["scores"][name]),
-            dataset_type=source.dataset,
-            dataset_name=source.title,
-            dataset_split=source.split,
-        )
-        for name, source in embedding_benchmark.STS.items()
-        if name in own["scores"]
-    ]
-    tags = ["sentence-transformers", "feature-extraction", "transformers", "transformers.js", "onnx", "pruned"]
-    if results["architecture"] != "BertModel":
-        tags.append("custom_code")
-    return ModelCardData(
-        library_name="sentence-transformers",
-        pipeline_tag="sentence-similarity",
-        language="en",
-        license=results["license"],
-        base_model=results["base_model"],
-        base_model_relation="finetune",  # the Hub knows no cut
-        model_name=results["name"],
-        eval_results=evaluations,
-        tags=tags,
-    ).to_yaml()
-
-
 def render(folder: Path) -> str:
     """The card that is made of a published folder's config.json and results.json."""
     if is_encoder(folder):
         return encoder_card(folder)
-    results = results_in(folder / RESULTS)
-    if not isinstance(results, PublishedResults):
-        raise ValueError(f"{folder / RESULTS}: evidence is missing; leaner publish writes it")
-    return model_card(folder, results)
+    file = folder / RESULTS
+    return model_card(folder, checked(PublishedResults, read_json(file), file))
 
 
-def write_card(folder: Path) -> None:
-    """Writes the card of a published folder, and draws its run if its log is there."""
+def finish(folder: Path, results: Mapping[str, object]) -> None:
+    """Writes what every published folder has beside its model, which is checked: code, results.json and the card.
+
+    The run is drawn if its log is there.
+    """
+    renew_code(folder)
+    write_json(folder / RESULTS, results)
+    check_folder(folder)
     write_bytes(folder / README, render(folder).encode())
     log = folder / METRICS_FILE
     if log.is_file():
         plot(log, folder / TRAINING_FIGURE, results_in(folder / RESULTS).metric)
-
-
-def finish(folder: Path, results: Mapping[str, object]) -> None:
-    """Writes what every published folder has beside its model, which is checked: code, results.json and the card."""
-    renew_code(folder)
-    write_json(folder / RESULTS, results)
-    check_folder(folder)
-    write_card(folder)

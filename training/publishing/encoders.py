@@ -24,7 +24,7 @@ from ..experiments import embedding_benchmark
 from ..records import RESULTS
 from ..settings import without_idle_steps, words_of
 from .cards import STS_TESTS, finish
-from .folders import CARDS, ENCODER, MODULES, is_encoder
+from .folders import CARDS, ENCODER, is_encoder
 
 
 LENGTH_FILE = "sentence_bert_config.json"
@@ -50,10 +50,6 @@ def publish_encoder(
         parent: folder or Hub id of the encoder that was cut, and `base_model`, its Hub id.
         data: as of `embedding_benchmark.local_copies`.
         texts: sources of the training sentences, for the card.
-
-    Raises:
-        ValueError, OSError: the folder is there already; run, cut and parent do not belong together; a file or rows
-            are missing.
     """
     quiet_libraries()
     target = CARDS / name
@@ -67,8 +63,6 @@ def publish_encoder(
         raise ValueError(f"{run / RESULTS}: recipe.teacher is {trained['recipe'].get('teacher')}, expected {parent}")
     cut = read_json(Path(trained["shape"]) / RECORD)
     others = sentence_transformers_files(parent)
-    if MODULES not in others:
-        raise ValueError(f"{parent}: no {MODULES}; expected an encoder of sentence-transformers")
     own = {"shape": trained["shape"], "seed": trained["seed"], "output_dir": str(run)}
     train = words_of(own | without_idle_steps(trained["recipe"]) | {"teacher": parent})
     publish = [str(run), "--name", name, "--parent", parent, "--base-model", base_model]
@@ -146,12 +140,11 @@ def write_model(folder: Path, run: Path, parent: str, others: Mapping[str, Path]
 def verify_encoder(folder: Path, given: Mapping[str, str], short: bool = False) -> str:
     """Recomputes the scores of both files of a folder; returns one line that says what was compared.
 
+    Raises ValueError, naming file and field, if a score is too far off.
+
     Args:
         given: local copies of the rows by name.
         short: the correlation on STS-B's validation pairs alone.
-
-    Raises:
-        ValueError: a score is too far off; names file and field.
     """
     place = folder / RESULTS
     results = read_json(place)

@@ -39,8 +39,16 @@ def published_folders(cards: Path) -> list[Path]:
     return sorted(path.parent for path in cards.glob("*/config.json"))
 
 
+def all_published(cards: Path) -> list[Path]:
+    """`published_folders`, of which there has to be one."""
+    folders = published_folders(cards)
+    if not folders:
+        raise ValueError(f"{cards}: no published folder; expected a clone of the project here")
+    return folders
+
+
 def results_in(file: Path) -> RunResults:
-    """results.json of a published model or a run. Raises ValueError that names the field."""
+    """results.json of a published model or a run."""
     document = read_object(file)
     return checked(PublishedResults if "evidence" in document else RunResults, document, file)
 
@@ -54,13 +62,10 @@ def check_folder(folder: Path, files: Iterable[str] | None = None) -> None:
     """Checks that links, code, configuration and weights of a model's folder belong together; none of its code runs.
 
     A model of this family has this package's code. Any other goes as transformers or sentence-transformers load it by
-    themselves: without code.
+    themselves: without code. Raises ValueError, naming the file, if something does not fit.
 
     Args:
         files: those of the folder that count as code; None for all.
-
-    Raises:
-        ValueError: something does not fit; names the file.
     """
     check_links(folder)
     with naming(folder, (OSError,)):
@@ -81,12 +86,10 @@ def check_folder(folder: Path, files: Iterable[str] | None = None) -> None:
 
 def check_weights(folder: Path) -> None:
     """Raises ValueError unless the weights are the tensors of config.json."""
-    try:
+    with naming(f"{folder}: cannot be loaded", (Exception,)):  # of whatever transformers makes of the file
         (name,) = AutoConfig.from_pretrained(folder, trust_remote_code=False).architectures
         model_class = getattr(transformers, auto_class(name))
         _, info = model_class.from_pretrained(folder, trust_remote_code=False, output_loading_info=True)
-    except Exception as error:  # of whatever transformers makes of the file
-        raise ValueError(f"{folder}: cannot be loaded: {' '.join(str(error).split())}") from error
     missing = {name for name in info["missing_keys"] if not name.startswith("pooler.")}  # which a bare model may lack
     wrong = sorted(missing | {*info["unexpected_keys"]})
     if wrong:
@@ -100,11 +103,6 @@ def code_files(config_class: type[LeanConfig]) -> dict[str, Path]:
     """The package's files that a model of this family needs, by name: its modeling file and all that it imports."""
     modeling = PACKAGE / f"modeling_{config_class.model_type}.py"
     return {path.name: path for path in [modeling, *map(Path, get_relative_import_files(modeling))]}
-
-
-def is_code(path: Path) -> bool:
-    """Whether Python could run a file: source, compiled, or what a folder of packages may hold."""
-    return path.suffix.startswith(".py") or path.suffix in (".so", ".pth")
 
 
 def is_plain(folder: Path) -> bool:
@@ -121,50 +119,48 @@ def check_links(folder: Path) -> None:
             raise ValueError(f"{path}: a link to {target}, expected a file of this folder")
 
 
-def check_no_other_code(folder: Path) -> None:
-    """Raises ValueError if tokenizer, processor or modules would load code that is not their library's own."""
-    for path in sorted(folder.glob("*.json")):
-        if path.name not in ("config.json", MODULES) and "auto_map" in read_object(path):
-            raise ValueError(f"{path}: auto_map names code, expected none: tokenizer and processor are transformers'")
-    path = folder / MODULES
-    for module in checked(list[dict], read_json(path), path) if path.is_file() else []:
-        if not re.fullmatch(r"sentence_transformers\.[\w.]+", str(module.get("type"))):
-            raise ValueError(f"{path}: type is {module.get('type')!r}, expected a module of sentence-transformers")
-
-
 def check_code(folder: Path, files: Iterable[str] | None = None) -> None:
     """Checks, by reading alone, that loading the folder with `trust_remote_code=True` runs the package's code only.
 
-    A plain folder, of a model of transformers, has no code at all.
+    A plain folder, of a model of transformers, has no code at all. Raises ValueError for a code file that differs from
+    the package's, is missing or not the package's; for an `auto_map` or a module that points elsewhere; for a key of
+    config.json that no model of the family writes.
 
     Args:
         files: those of the folder that count; None for all.
-
-    Raises:
-        ValueError: a code file that differs from the package's, is missing, or is not the package's; an
-            `auto_map` that points elsewhere; a key of config.json that no model of the family writes. Named.
     """
     file = folder / "config.json"
     document = read_object(file)
     config_class = FAMILIES.get(document.get("model_type"))
-    expected = code_files(config_class) if config_class else {}
+
+    # What Python could run: source, compiled, or what a folder of packages may hold.
+    expected = {folder / name: path for name, path in code_files(config_class).items()} if config_class else {}
     paths = folder.rglob("*") if files is None else map(folder.joinpath, files)
-    for path in sorted(filter(is_code, paths)):
-        if path.parent != folder or path.name not in expected:
-            raise ValueError(f"{path}: not a file of a published folder: modeling_leaner has no such code")
-    for name, original in expected.items():
-        copy = folder / name
-        if not copy.is_file() or copy.read_bytes() != original.read_bytes():
-            found = "differs from" if copy.is_file() else "missing; expected"
-            raise ValueError(f"{copy}: {found} that of this package; leaner publish renews it")
-    auto_map = config_class.auto_classes() if config_class else None
-    if document.get("auto_map") != auto_map:
-        raise ValueError(f"{file}: auto_map is {document.get('auto_map')}, expected {auto_map}")
+    found = {path for path in paths if path.suffix.startswith(".py") or path.suffix in (".so", ".pth")}
+    for path in sorted(found | expected.keys()):
+        what = "differs from that of this package; leaner publish renews it"
+        if path not in expected:
+            what = "not a file of a published folder: modeling_leaner has no such code"
+        elif not path.is_file():
+            what = "missing; expected that of this package; leaner publish renews it"
+        elif path.read_bytes() == expected[path].read_bytes():
+            continue
+        raise ValueError(f"{path}: {what}")
+
+    # What names code: config.json that of the family, tokenizer and processor are transformers' own.
+    for path in sorted({*folder.glob("*.json")} - {folder / MODULES}):
+        auto_map = config_class.auto_classes() if config_class and path == file else None
+        given = read_object(path).get("auto_map")
+        if given != auto_map:
+            raise ValueError(f"{path}: auto_map is {given}, expected {auto_map}")
     if config_class:  # a key of transformers may name code, as attn_implementation does
         known = config_class().to_dict().keys() | config_class._own_keys() | WRITTEN_BY_TRAINER | {"per_layer_config"}
         for key in sorted(document.keys() - known):
             raise ValueError(f"{file}: {key}: not a key that a {config_class.__name__} is saved with")
-    check_no_other_code(folder)
+    path = folder / MODULES
+    for module in checked(list[dict], read_json(path), path) if path.is_file() else []:
+        if not re.fullmatch(r"sentence_transformers\.[\w.]+", str(module.get("type"))):
+            raise ValueError(f"{path}: type is {module.get('type')!r}, expected a module of sentence-transformers")
 
 
 def renew_code(folder: Path) -> None:

@@ -53,7 +53,7 @@ Summary = dict[str, Any]  # a grid's, under the keys of summary.json; with its n
 
 
 def read_grids(cards: Path) -> dict[str, Summary]:
-    """Every grid that has rows, by name, summarised anew. Raises ValueError if its files do not fit."""
+    """Every grid that has rows, by name, summarised anew."""
     grids = {}
     for path in sorted(cards.glob("grids/*/results.csv")):
         results = load_folder(path.parent)
@@ -67,7 +67,6 @@ def read_grids(cards: Path) -> dict[str, Summary]:
 
 
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *lines])
 
 
@@ -113,20 +112,17 @@ def budget_names(grid: Summary) -> list[str]:
     return [f"{count / 1e6:.1f}M tokens" if count >= 1e6 else f"{count:,} tokens" for count in counts]
 
 
-def about_grid(grid: Summary) -> str:
-    """Metric, recipe, seeds and the best baseline without a transformer, in a line."""
-    way = "higher" if grid["higher_is_better"] else "lower"
-    text = f"{grid['metric'] or 'no finished run'} ({way} is better); recipe `{grid['recipe']}`; "
-    text += f"seeds {', '.join(map(str, grid['seeds']))}"
-    if grid["best_guess"] is not None:
-        text += f"; best baseline without a transformer: {grid['best_guess'].value:.4f} ({grid['best_guess'].name})"
-    if grid["unsound_tuning"] is not None:
-        text += f"; the learning rates may not be the best: {grid['unsound_tuning']}"
-    return f"{text}. [Settings](grids/{grid['name']}/grid.yaml), [every run](grids/{grid['name']}/results.csv)."
-
-
 def grid_table(grid: Summary) -> str:
-    """Every shape of a grid with its score, at each budget if there are several, and its difference."""
+    """What a grid ran, and every shape with its score, at each budget if there are several, and its difference."""
+    way = "higher" if grid["higher_is_better"] else "lower"
+    about = f"{grid['metric'] or 'no finished run'} ({way} is better); recipe `{grid['recipe']}`; "
+    about += f"seeds {', '.join(map(str, grid['seeds']))}"
+    if grid["best_guess"] is not None:
+        about += f"; best baseline without a transformer: {grid['best_guess'].value:.4f} ({grid['best_guess'].name})"
+    if grid["unsound_tuning"] is not None:
+        about += f"; the learning rates may not be the best: {grid['unsound_tuning']}"
+    about += f". [Settings](grids/{grid['name']}/grid.yaml), [every run](grids/{grid['name']}/results.csv)."
+
     lines = []
     for place, cell in enumerate(grid["shapes"]):
         scores = []
@@ -142,7 +138,8 @@ def grid_table(grid: Summary) -> str:
         lines.append((label(grid, cell["shape"]), known, *scores, difference(grid, cell), verdict))
     names = budget_names(grid) or [f"{grid['metric']}, mean ± sd (seeds)"]
     header = ("layers × heads × size", "parameters", *names, "difference, + is better (95 % interval)", "verdict")
-    parts = [about_grid(grid), markdown(header, lines)]
+
+    parts = [about, markdown(header, lines)]
     if grid["readings"]:
         parts.append(contrasts_table(grid))
     if grid["figure"]:
@@ -170,24 +167,22 @@ def contrasts_table(grid: Summary) -> str:
     return markdown(("first against second", "at equal", *budget_names(grid), "corrected p at the end"), lines)
 
 
-def encoder_lines(results: dict) -> list[tuple[str, ...]]:
-    """A published sentence encoder and its 8-bit file, in percent of the original; speeds over its float32."""
-    parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
-    shape = f"{len(results['heads_per_layer'])} × {heads_text(results['heads_per_layer'], ', ')}"
-    named = ((f"[{results['name']}]({results['name']})", shape, own, parent), ("in 8 bits", "", own_int8, parent_int8))
-    lines = []
-    for *names, model, rival in named:
-        shares = [kept(model, parent), *(model["scores"][each] / parent["scores"][each] for each in COMPARED)]
-        speeds = [model["speed"]["64"], model["speed"]["64"] / rival["speed"]["64"]]
-        numbers = [f"{100 * share:.1f}" for share in shares] + [f"{speed:.2f} ×" for speed in speeds]
-        lines.append((*names, *numbers, f"{model['megabytes']:.0f}"))
-    return lines
-
-
 def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
     """The published sentence encoders, and the other models by task and grid."""
     folders = published_folders(cards)
-    encoders = [line for each in filter(is_encoder, folders) for line in encoder_lines(read_json(each / RESULTS))]
+
+    # An encoder and its 8-bit file, in percent of the original; speeds over its float32.
+    encoders = []
+    for results in (read_json(folder / RESULTS) for folder in folders if is_encoder(folder)):
+        parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
+        name = f"[{results['name']}]({results['name']})"
+        shape = f"{len(results['heads_per_layer'])} × {heads_text(results['heads_per_layer'], ', ')}"
+        for *names, model, rival in ((name, shape, own, parent), ("in 8 bits", "", own_int8, parent_int8)):
+            shares = [kept(model, parent), *(model["scores"][each] / parent["scores"][each] for each in COMPARED)]
+            speeds = [model["speed"]["64"], model["speed"]["64"] / rival["speed"]["64"]]
+            numbers = [f"{100 * share:.1f}" for share in shares] + [f"{speed:.2f} ×" for speed in speeds]
+            encoders.append((*names, *numbers, f"{model['megabytes']:.0f}"))
+
     models = [results_in(folder / RESULTS) for folder in folders if not is_encoder(folder)]
     miniatures = []
     for each in sorted(models, key=lambda each: ([*TASKS].index(each.task), each.evidence.grid, each.name)):
@@ -217,12 +212,10 @@ def render(cards: Path, grids: dict[str, Summary]) -> str:
     tables = model_tables(cards, grids) | {name: grid_table(grid) for name, grid in grids.items()}
     there = {name for _, name, _, _ in TABLE.findall(text)}
     text += "".join(SECTION.format(name=name) for name in tables if name not in there)
-
-    def renewed(match: re.Match[str]) -> str:
-        begin, name, _, end = match.groups()
-        return f"{begin}{tables[name]}\n{end}" if name in tables else match.group()
-
-    return TABLE.sub(renewed, text)
+    for begin, name, old, end in TABLE.findall(text):
+        if name in tables:
+            text = text.replace(f"{begin}{old}{end}", f"{begin}{tables[name]}\n{end}")
+    return text
 
 
 # Figures
@@ -300,8 +293,6 @@ def encoders_figure(cards: Path) -> bytes:
 
 def write_index(cards: Path) -> Path:
     """Renews the tables and figures of the page, and returns its path."""
-    if not cards.is_dir():
-        raise ValueError(f"{cards}: expected the folder of published models, found none")
     grids = read_grids(cards)
     files = {cards / grid["figure"]: curves_figure(grid) for grid in grids.values() if grid["figure"]}
     if RIVALS.is_file():

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import yaml
 
-from modeling_leaner.files import read_json, read_object, sha256, whole_folder, write_bytes
+from modeling_leaner.files import read_object, sha256, whole_folder, write_bytes
 from modeling_leaner.hub import RECORD, cut_of_layers
 from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.terminal import quiet_libraries
 
-from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, reported, write_grid
+from ..experiments.grid import Grid, check_unchanged, load_grid, reported, write_grid
 from ..experiments.results import GridResults, load_folder, load_results
 from ..experiments.statistics import reported_rows, score
-from ..records import RESULTS, Evidence, PublishedResults, RunResults, checked
+from ..records import RESULTS, Evidence, PublishedResults, checked
 from ..running.run_folder import RECIPE
 from ..settings import copy_options
 from .cards import finish
@@ -39,21 +39,6 @@ RUN_FILES = (  # what a published folder has of its run
 
 
 # What a published results.json says
-
-
-def reproducible_shape(grid: Grid, shape: str) -> str:
-    """`--shape` in the card's command: the shape, or the published folder of the weights that the run started from.
-
-    For a cut it is the folder that the card's `leaner slim` writes.
-    """
-    if is_cut(grid, shape):
-        return f"runs/{grid.publish[shape]}-cut"
-    if grid.start_from is None:
-        return shape
-    published = load_grid(Path(grid.start_from) / "grid.yaml").publish or {}
-    if shape not in published:
-        raise ValueError(f"start_from: {grid.start_from} does not publish {shape}")
-    return str(CARDS / published[shape])
 
 
 def evidence_of(results: GridResults, shape: str) -> Evidence:
@@ -85,10 +70,7 @@ def slim_options(target: Mapping[str, object], record: Mapping[str, object]) -> 
 
 
 def cut_parent(grid: Grid, shape: str) -> dict[str, object]:
-    """What the grid and the parent's folder say of a cut's parent.
-
-    Raises ValueError if `cut_from` is not the published folder that was cut.
-    """
+    """What the grid and the parent's folder say of a cut's parent, which has to be the published folder."""
     folder, record = Path(grid.cut_from), read_object(Path(shape) / RECORD)
     parent, recorded = results_in(folder / RESULTS), record.get("parent_weights_sha256")
     if parent.weights_sha256 != recorded:
@@ -104,17 +86,27 @@ def cut_parent(grid: Grid, shape: str) -> dict[str, object]:
 def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list[str]) -> PublishedResults:
     """The published results.json of a run: its own, what the rows say, and what a verification compares."""
     grid, file = loaded.grid, folder / RESULTS
-    results = checked(RunResults, read_json(file), file)
+    results = results_in(file)
     metrics, rows, data = metrics_of(folder, [*options, "--max_eval_rows", str(SUBSET)])
-    parent = None
-    if is_cut(grid, shape):
+
+    # `--shape` in the card's command: of a cut the folder that the card's `leaner slim` writes, else the published
+    # folder of the weights that the run started from.
+    parent, command_shape = None, shape
+    if shape in (grid.cuts or {}):
         untrained, _, _ = metrics_of(folder, options, Path(shape) / WEIGHTS)
         parent = {**cut_parent(grid, shape), "untrained_metrics": untrained}
+        command_shape = f"runs/{grid.publish[shape]}-cut"
+    elif grid.start_from is not None:
+        published = load_grid(Path(grid.start_from) / "grid.yaml").publish or {}
+        if shape not in published:
+            raise ValueError(f"start_from: {grid.start_from} does not publish {shape}")
+        command_shape = str(CARDS / published[shape])
+
     published = {
         **results.document(),
         "name": grid.publish[shape],
         "cell": shape,
-        "shape": reproducible_shape(grid, shape),
+        "shape": command_shape,
         "recipe": {key: value for key, value in results.recipe.items() if key != "data_files"},
         "weights_sha256": sha256(folder / WEIGHTS),
         "subset": {"max_eval_rows": SUBSET, "rows": rows, "data_sha256": data, "metrics": metrics},
@@ -130,11 +122,10 @@ def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list
 def renew(loaded: GridResults, shape: str, license: str | None = None) -> Path:
     """Writes what the rows say, card and code of a folder that exists, all or nothing; the rest stays as it is.
 
+    Raises ValueError if the folder is another's, or does not hold together.
+
     Args:
         license: of its weights; None leaves what it says.
-
-    Raises:
-        ValueError: the folder is another's, or does not hold together.
     """
     grid = loaded.grid
     target = CARDS / grid.publish[shape]
@@ -161,15 +152,10 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license:
     Args:
         data_files: the local copy of the rows; empty for those of the Hub.
         license: of the weights; None takes that of the folder that is replaced, or none.
-
-    Raises:
-        ValueError: a run is missing, or the folder does not hold what its card says.
     """
     grid = loaded.grid
     target = CARDS / grid.publish[shape]
     source = reported(grid, shape, grid.seeds[0], loaded.tuning.best[shape]).folder(grid)
-    if not (source / WEIGHTS).is_file():
-        raise ValueError(f"{source}: the run's weights are not there; a sweep with another output_dir trains them")
     if target.exists():
         license = license or read_object(target / RESULTS).get("license")
     options = copy_options(results_in(source / RESULTS).recipe, data_files)
@@ -195,9 +181,6 @@ def publish_all(
     """Publishes what a grid's file names, or renews every published folder if it is None; then the index.
 
     Prints what was written. Of a grid, a folder that exists is renewed unless it is to be replaced.
-
-    Raises:
-        ValueError, OSError: something is missing or does not hold.
     """
     quiet_libraries()
     if file is None:

@@ -16,7 +16,7 @@ from modeling_leaner.hub import (
 )
 from modeling_leaner.terminal import quiet_libraries
 
-from .folders import CARDS, README, check_folder, published_folders
+from .folders import CARDS, README, all_published, check_folder
 
 
 TEXT_FILES = (".md", ".json", ".jsonl", ".yaml", ".yml", ".txt", ".jinja", ".py", ".csv")
@@ -27,8 +27,19 @@ PRIVATE = re.compile(
 Contents = dict[str, Path | bytes]
 
 
-def check_texts(folder: Path, files: Contents) -> None:
-    """Raises ValueError if a text holds a secret."""
+def checked_contents(folder: Path, repository: str) -> Contents:
+    """What the repository gets of a folder, once all of it holds together.
+
+    Raises ValueError, naming the file, if a part is missing; if code, configuration, results and weights do not fit;
+    if a link leads elsewhere; if a text holds a secret.
+    """
+    for name in ("config.json", README):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder}: no {name}; expected the folder of a model")
+    files = contents(folder, repository)
+    check_folder(folder, files)
+    vocab_size = read_object(folder / "config.json").get("vocab_size")
+    check_vocabulary(str(folder), load_processors(str(folder)), vocab_size)
     for name, content in files.items():
         if not name.endswith(TEXT_FILES) or name in TOKENIZER_TEXTS:
             continue
@@ -38,37 +49,18 @@ def check_texts(folder: Path, files: Contents) -> None:
             if found is not None:
                 what = "a path of a home folder" if found["home"] else "an access token"
                 raise ValueError(f"{folder / name}: line {number} holds {what}; remove it before the file is sent")
-
-
-def checked_contents(folder: Path, repository: str) -> Contents:
-    """What the repository gets of a folder, once all of it holds together.
-
-    Raises:
-        ValueError: a part is missing; code, configuration, results and weights do not fit; a link leads elsewhere; a
-            text holds a secret. One line that names the file.
-    """
-    for name in ("config.json", README):
-        if not (folder / name).is_file():
-            raise ValueError(f"{folder}: no {name}; expected the folder of a model")
-    files = contents(folder, repository)
-    check_folder(folder, files)
-    vocab_size = read_object(folder / "config.json").get("vocab_size")
-    check_vocabulary(str(folder), load_processors(str(folder)), vocab_size)
-    check_texts(folder, files)
     return files
 
 
 def push(folder: Path, repository: str, dry_run: bool = False, private: bool | None = None) -> None:
     """Makes a repository on the Hub hold what a folder holds, in one commit, and prints what it does.
 
-    The placeholder owner in the card becomes the repository's; the folder itself stays as it is.
+    The placeholder owner in the card becomes the repository's; the folder itself stays as it is. Raises ValueError as
+    `checked_contents`, or if the Hub does not take it; the repository is as it was.
 
     Args:
         dry_run: only says what would be done.
         private: whether a repository that is made now is private; None leaves it to the account's settings.
-
-    Raises:
-        ValueError: as `checked_contents`, or the Hub does not take it; the repository is as it was.
     """
     quiet_libraries()
     check_repository(repository)
@@ -92,9 +84,6 @@ def push(folder: Path, repository: str, dry_run: bool = False, private: bool | N
 
 
 def push_all(owner: str, dry_run: bool = False, private: bool | None = None, cards: Path = CARDS) -> None:
-    """`push` of every published folder to the owner's repository of its name. Raises ValueError as `push`."""
-    folders = published_folders(cards)
-    if not folders:
-        raise ValueError(f"{cards}: no published folder; expected a clone of the project here")
-    for folder in folders:
+    """`push` of every published folder to the owner's repository of its name."""
+    for folder in all_published(cards):
         push(folder, f"{owner}/{folder.name}", dry_run, private)

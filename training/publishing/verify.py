@@ -27,11 +27,11 @@ from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
 from ..running.trainer import METRICS_FILE, scores
 from ..settings import copy_options
-from ..tasks.base import Task, evaluation_batches
+from ..tasks.base import evaluation_batches
 from . import reevaluate
 from .cards import render
 from .encoders import verify_encoder
-from .folders import CARDS, README, check_folder, is_encoder, published_folders, results_in
+from .folders import CARDS, README, all_published, check_folder, is_encoder, results_in
 
 
 Copies = dict[str, list[str]]
@@ -49,9 +49,6 @@ def metrics_of(
     Args:
         options: of `leaner evaluate`.
         weights: in the place of the folder's own.
-
-    Raises:
-        ValueError: the data cannot be read, or the other process fails; one line.
     """
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
@@ -63,36 +60,28 @@ def metrics_of(
             for index, batch in enumerate(evaluation_batches(task, rows, range(len(rows)), size))
             for name, tensor in batch.items()
         }
-        model, given, outputs = (scratch / name for name in ("model", "inputs.safetensors", "outputs.safetensors"))
+        model, given, output = (scratch / name for name in ("model", "inputs.safetensors", "outputs.safetensors"))
         shutil.copytree(folder, model, ignore=shutil.ignore_patterns(*HIDDEN))
         if weights is not None:
             shutil.copyfile(weights, model / WEIGHTS)
         save_file(inputs, given)
-        command = [sys.executable, "-I", reevaluate.__file__, model, task.head, given, outputs]
+        command = [sys.executable, "-I", reevaluate.__file__, model, task.head, given, output]
         environment = {**os.environ, "HF_MODULES_CACHE": str(scratch / "modules")}
         process = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True, check=False)
         if process.returncode:
             reason = (process.stderr.strip().splitlines() or ["no message"])[-1].replace(str(model), str(folder))
             raise ValueError(f"{folder}: loading and running it without the package failed: {reason}")
-        metrics = score_outputs(task, inputs, load_file(outputs))
-    return metrics, len(rows), evaluation.held_out.sha256
+        outputs = load_file(output)
 
-
-def score_outputs(task: Task, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> dict[str, float]:
-    """The metrics of a model's outputs, named as the Trainer names them."""
+    # Its metrics, named as the Trainer names them.
     indices = range(len(outputs))
     labels = np.concatenate([inputs[f"{index}.labels"].numpy().reshape(-1) for index in indices])
     predictions = torch.cat([outputs[str(index)] for index in indices])
     metrics = task.score(EvalPrediction(predictions.numpy(), labels))
     if task.head.endswith("Classification") and not task.regression:
-        loss = torch.nn.functional.cross_entropy(predictions, torch.from_numpy(labels))
-        metrics = {**metrics, "loss": float(loss)}
-    return scores({f"eval_{name}": float(value) for name, value in metrics.items()})
-
-
-def tolerance(name: str, value: float, rows: int) -> float:
-    """How far a metric may be off on another machine: a loss by 1e-3 of it, a share by a few examples."""
-    return 1e-3 * max(1.0, abs(value)) if any(part in name for part in LOSSES) else max(2e-3, 3 / rows)
+        metrics = {**metrics, "loss": torch.nn.functional.cross_entropy(predictions, torch.from_numpy(labels))}
+    named = scores({f"eval_{name}": float(value) for name, value in metrics.items()})
+    return named, len(rows), evaluation.held_out.sha256
 
 
 def local_files(results: RunResults, given: Copies) -> list[str]:
@@ -102,24 +91,24 @@ def local_files(results: RunResults, given: Copies) -> list[str]:
 
 
 def verify(folder: Path, given: Copies, short: bool = False) -> str:
-    """Verifies a folder; returns one line that says what was compared.
+    """Verifies a folder; returns one line that says what was compared. Raises ValueError that names file and field.
 
     Args:
         given: local copies of datasets by name.
         short: only the first examples, whose metrics results.json holds as `subset`.
-
-    Raises:
-        ValueError: one line that names file and field of what does not hold.
     """
     check_folder(folder)  # before anything of the folder is loaded, let alone run
     file = folder / RESULTS
-    if (folder / README).read_text(encoding="utf-8") != render(folder):
-        raise ValueError(f"{folder / README}: not what leaner publish writes from {file}")
+    as_published = {README: (folder / README).read_text(encoding="utf-8") == render(folder)}
+    if not is_encoder(folder):
+        results = results_in(file)
+        as_published[RECIPE] = read_yaml(folder / RECIPE) == {**results.recipe, "shape": results.shape}
+    for name, holds in as_published.items():
+        if not holds:
+            raise ValueError(f"{folder / name}: not what leaner publish writes from {file}")
     if is_encoder(folder):
         return verify_encoder(folder, {name: paths[0] for name, paths in given.items()}, short)
-    results = results_in(file)
-    if read_yaml(folder / RECIPE) != {**results.recipe, "shape": results.shape}:
-        raise ValueError(f"{folder / RECIPE}: not the recipe of {file}")
+
     expected = results.subset if short else results
     copy = local_files(results, given)
     options = copy_options(results.recipe, copy)
@@ -132,8 +121,12 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
             f"{file}: data_sha256: {rows} rows of {where} with {data} differ from the card's data, "
             f"{expected.rows} rows with {expected.data_sha256}"
         )
+
     for name, value in expected.metrics.items():
-        found, allowed = metrics.get(name), tolerance(name, value, rows)
+        # On another machine a loss may be off by 1e-3 of it, a share by a few examples.
+        is_loss = any(part in name for part in LOSSES)
+        allowed = 1e-3 * max(1.0, abs(value)) if is_loss else max(2e-3, 3 / rows)
+        found = metrics.get(name)
         if found is None or not abs(found - value) <= allowed:
             raise ValueError(f"{file}: metrics.{name} is {value}, the weights give {found} (± {allowed:g})")
     return f"{results.metric} {metrics[f'eval_{results.metric}']:.4f} on {rows:,} rows, {len(metrics)} metrics"
@@ -142,16 +135,13 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
 def verify_all(folders: Sequence[Path], data_files: Sequence[str] = (), short: bool = False) -> None:
     """`verify` of each folder, by default of all published ones; prints a line for each.
 
+    Raises ValueError if a folder does not hold what its card says, after all have been tried.
+
     Args:
         data_files: local copies of datasets, each as NAME=FOLDER.
-
-    Raises:
-        ValueError: a folder does not hold what its card says, after all have been tried; or `data_files` are wrong.
     """
     quiet_libraries()
-    folders = folders or published_folders(CARDS)
-    if not folders:
-        raise ValueError(f"no published folder in {CARDS}/")
+    folders = folders or all_published(CARDS)
     given = {name: [where] for name, _, where in (entry.partition("=") for entry in data_files) if where}
     if len(given) < len(data_files):
         raise ValueError("--data: expected NAME=FOLDER, each once, such as cifar10=data/cifar10")
