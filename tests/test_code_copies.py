@@ -80,7 +80,7 @@ TAMPERINGS = [
     (edit(CONFIG, auto_map={**OWN, "AutoModel": "other/repo--modeling.X"}), "auto_map is .*'other/repo--modeling.X'"),
     (edit(CONFIG, model_type="evil"), "attention_leaner.py: not a file of a published folder"),
     (edit(CONFIG, attn_implementation="evil/kernel"), "attn_implementation: not a key that a LeanBERTConfig is saved"),
-    (edit("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}), "auto_map is .*evil.T.*, expected None"),
+    (edit("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}), "r_config.json: auto_map is .*evil"),
     (
         write("modules.json", '[{"type": "modeling.Evil"}]'),
         "'modeling.Evil', expected a module of sentence-t",

@@ -86,15 +86,3 @@ def test_a_parent_that_was_replaced_is_found_by_its_hash(project):
     with pytest.raises(ValueError, match=f"parent_weights_sha256 is {recorded}, but .*leanbert-two"):
         publish.cut_parent(load_grid(Path("slim.yaml")), CELL)
     file.write_text(kept)
-
-
-def test_the_options_of_leaner_slim():
-    """Layers by the numbers that came out; none where all were kept."""
-    record = {"cuts": [{"part": "layers", "before": [0, 1, 2], "after": [0, 2]}]}
-    assert publish.slim_options({"layers": 2, "total_heads": 8}, record) == [
-        "--keep-layers",
-        "0,2",
-        "--total-heads",
-        "8",
-    ]
-    assert publish.slim_options({"layers": 3, "heads": 2}, {"cuts": []}) == ["--heads", "2"]

@@ -61,9 +61,8 @@ def step_of(grid: Grid, shape: str) -> Step | None:
     task = task_of(arguments, config)
     if not task.has_full_rows:
         return None
-    length = arguments.max_length
-    if length is None or modality_of(config) is IMAGES:
-        length = config.default_length
+    is_given = arguments.max_length is not None and modality_of(config) is not IMAGES
+    length = arguments.max_length if is_given else config.default_length
     rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
     flops = training_flops(config, length, task.head, arguments.mask_fraction)
     return Step(rows * length, rows * flops, length)

@@ -169,9 +169,8 @@ def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | 
     found = {}
     for name, path in given.items():
         source = SOURCES.get(name, SENTENCES)
-        place = {"dataset": None, "data_files": [path]}
-        if path is None:
-            place = {"dataset": source.dataset, "dataset_config": source.config}
+        on_hub = {"dataset": source.dataset, "dataset_config": source.config}
+        place = on_hub if path is None else {"dataset": None, "data_files": [path]}
         rows = load_split(split=source.split, **place)
 
         if name == "sentences":

@@ -62,11 +62,6 @@ class Choice(NamedTuple):
     lead: float | None = None
     spread: float | None = None
 
-    @property
-    def tie(self) -> bool:
-        """Whether the seeds differ by as much as the rates do."""
-        return self.spread is not None and self.lead <= self.spread
-
 
 class Tuning(NamedTuple):
     """What the rows say of the learning rates.
@@ -185,10 +180,8 @@ class GridResults:
         run = self.any_reported
         if run is None:
             return None
-        known = self.guesses
-        if not known and run.chance is not None:
-            known = [Guess(name="a guess that reads nothing", value=run.chance)]
-        return max(known, key=lambda guess: gain(guess.value, run.higher_is_better), default=None)
+        chance = [] if run.chance is None else [Guess(name="a guess that reads nothing", value=run.chance)]
+        return max(self.guesses or chance, key=lambda guess: gain(guess.value, run.higher_is_better), default=None)
 
 
 def load_results(grid: Grid) -> GridResults:

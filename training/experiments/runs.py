@@ -67,10 +67,8 @@ def run_arguments(grid: Grid, shape: str, phase: str = "report", local: Sequence
 
     Raises ValueError if the recipe or the settings are refused, or the shape's family is not for the task.
     """
-    seed = grid.tuning.seeds[0] if phase == "tune" else grid.seeds[0]
-    run = reported(grid, shape, seed, grid.learning_rates[0])
-    if phase != "report":
-        run = run._replace(phase=phase, branch=None)
+    cell = (shape, grid.tuning.seeds[0] if phase == "tune" else grid.seeds[0], grid.learning_rates[0])
+    run = reported(grid, *cell) if phase == "report" else Run(phase, *cell)
     with naming(f"{shape} by recipe {grid.recipe}", (ValueError, OSError)):
         arguments = parse(grid.recipe, options_of_run(grid, run, shape, local))
         task_of(arguments, load_config(shape))
@@ -137,9 +135,8 @@ def shape_option(results: GridResults, run: Run) -> str:
     if before is None:
         return run.shape
     folder = Path(results.grid.start_from)
-    seed = results.grid.start_seed
-    if seed is None:
-        seed = before.grid.seeds[0] if run.phase == "tune" else run.seed
+    own = before.grid.seeds[0] if run.phase == "tune" else run.seed
+    seed = own if results.grid.start_seed is None else results.grid.start_seed
     start = reported(before.grid, run.shape, seed, before.tuning.best.get(run.shape))
     places = [folder / "runs" / start.name]
     if run.shape in (before.grid.publish or {}) and seed == before.grid.seeds[0]:

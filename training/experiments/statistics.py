@@ -44,12 +44,6 @@ def number(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def holm(p: pd.Series) -> pd.Series:
-    """Holm's correction: the k-th smallest of n times n - k + 1, never below the one before, at most 1."""
-    ordered = p.sort_values()
-    return (ordered * np.arange(len(p), 0, -1)).cummax().clip(upper=1)
-
-
 def paired_statistics(
     values: Sequence[float], others: Sequence[float], margin: float | None = None, higher_is_better: bool = True
 ) -> Summary:
@@ -182,7 +176,10 @@ def contrasts(grid: Grid, ended: pd.DataFrame) -> list[Summary]:
     for shape, minus in grid.contrasts or []:
         compared, error = compare(grid, ended, shape, minus)
         found.append({"shape": shape, "minus": minus, **compared, "row_error": error})
-    corrected = holm(pd.Series([contrast["p"] for contrast in found], dtype=float).fillna(1))
+
+    # The k-th smallest of n times n - k + 1, never below the one before, at most 1.
+    ordered = pd.Series([contrast["p"] for contrast in found], dtype=float).fillna(1).sort_values()
+    corrected = (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
     for place, contrast in enumerate(found):
         contrast["p_corrected"] = None if contrast["p"] is None else float(corrected[place])
     return found
@@ -288,9 +285,9 @@ def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
     runs, baseline = runs_of(ended, shape), runs_of(ended, grid.baseline)
     scored, compared, failed = cell_of(grid, ended, shape)
     guess = results.best_guess and results.best_guess.value
-    conclusion = "baseline"
-    if shape != grid.baseline:
-        conclusion = verdict(compared, grid.margin, len(grid.seeds_for(shape)), learned(baseline, guess))
+    seeds = len(grid.seeds_for(shape))
+    is_baseline = shape == grid.baseline
+    conclusion = "baseline" if is_baseline else verdict(compared, grid.margin, seeds, learned(baseline, guess))
 
     notes = []
     if any(run.shape == shape for run in tuning.due):
@@ -301,7 +298,7 @@ def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
         notes.append("the best learning rate is at the edge of the grid")
     if failed:
         notes.append(f"failed seeds: {', '.join(map(str, failed))}")
-    if choice.tie:
+    if choice.spread is not None and choice.lead <= choice.spread:
         notes.append("tie: the best learning rate leads by no more than the tuning seeds differ")
 
     return {

@@ -178,14 +178,14 @@ class Sweep:
         if status != 0:
             log = Path(f"{run.folder(self.grid)}.log").read_text(errors="replace").replace("\r", "\n")
             errors = ERROR.findall(log) if status > 0 else []  # a signal leaves none
-            self._write(run, errors[-1][:300] if errors else f"exit status {status}")
-            return
-        try:
-            row = result_row(self.grid, run)
-            check_same_data(self.grid, [*self.rows.values(), row])
-            self._write(run, row)
-        except (ValueError, OSError) as error:
-            self._write(run, error)
+            outcome = errors[-1][:300] if errors else f"exit status {status}"
+        else:
+            try:
+                outcome = result_row(self.grid, run)
+                check_same_data(self.grid, [*self.rows.values(), outcome])
+            except (ValueError, OSError) as error:
+                outcome = error
+        self._write(run, outcome)
 
     def _count(self, phase: str) -> str:
         """How many of a phase's runs have ended, out of all that are known and can, such as tune 3/6."""
@@ -282,14 +282,9 @@ def sweep(
 
     Returns:
         Whether all runs to be reported have finished; True with `summary`.
-
-    Raises:
-        ValueError: the grid is refused, or what lies beside its rows is.
-        KeyboardInterrupt: interrupted, once the processes under way have ended.
     """
     grid = load_grid(file)
-    if output_dir is not None:
-        grid = replace(grid, output_dir=str(output_dir))
+    grid = grid if output_dir is None else replace(grid, output_dir=str(output_dir))
     if summary:
         results = load_results(grid)
         check_unchanged(grid, results.rows.values())

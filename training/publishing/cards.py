@@ -51,7 +51,8 @@ def model_card(folder: Path, results: PublishedResults) -> str:
     is_local = results.dataset == LOCAL_FILES or ("/" in results.dataset and not evidence.hub)
     role = "baseline" if results.cell == evidence.baseline else "variant"
     heads = heads_of(config)
-    text = templates_in(TEMPLATES).get_template("model_card.md").render(
+    template = templates_in(TEMPLATES).get_template("model_card.md")
+    text = template.render(
         metadata=metadata(results, config.model_type, hub=evidence.hub),
         results=results,
         evidence=evidence,
@@ -82,35 +83,9 @@ def encoder_card(folder: Path) -> str:
     parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
     tests = STS_TESTS & own["scores"].keys()
     shares = [{"name": name, "kept": own["scores"][name] / parent["scores"][name]} for name in sorted(tests)]
-
-    # The YAML by which the Hub shows and finds the model.
-    evaluations = [
-        EvalResult(
-            task_type="sentence-similarity",
-            metric_type="cosine_spearman",
-            metric_name="Spearman correlation of the cosine",
-            metric_value=rounded(own["scores"][name]),
-            dataset_type=source.dataset,
-            dataset_name=source.title,
-            dataset_split=source.split,
-        )
-        for name, source in embedding_benchmark.STS.items()
-        if name in own["scores"]
-    ]
-    tags = ["sentence-transformers", "feature-extraction", "transformers", "transformers.js", "onnx", "pruned"]
-    data = ModelCardData(
-        library_name="sentence-transformers",
-        pipeline_tag="sentence-similarity",
-        language="en",
-        license=results["license"],
-        base_model=results["base_model"],
-        base_model_relation="finetune",  # the Hub knows no cut
-        model_name=results["name"],
-        eval_results=evaluations,
-        tags=tags if results["architecture"] == "BertModel" else [*tags, "custom_code"],
-    )
-    text = templates_in(TEMPLATES).get_template("encoder_card.md").render(
-        metadata=data.to_yaml(),
+    template = templates_in(TEMPLATES).get_template("encoder_card.md")
+    text = template.render(
+        metadata=encoder_metadata(results),
         results=results,
         parent=parent,
         own=own,
@@ -147,6 +122,36 @@ def rivals(layers: int) -> list[dict]:
     ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]
     chosen = pd.concat([table[table["layers"] == layers], ends]).drop_duplicates("model").astype(object)
     return chosen.where(chosen.notna(), None).to_dict("records")
+
+
+def encoder_metadata(results: Mapping) -> str:
+    """The YAML by which the Hub shows and finds the model."""
+    own = results["benchmark"]["models"][1]
+    evaluations = [
+        EvalResult(
+            task_type="sentence-similarity",
+            metric_type="cosine_spearman",
+            metric_name="Spearman correlation of the cosine",
+            metric_value=rounded(own["scores"][name]),
+            dataset_type=source.dataset,
+            dataset_name=source.title,
+            dataset_split=source.split,
+        )
+        for name, source in embedding_benchmark.STS.items()
+        if name in own["scores"]
+    ]
+    tags = ["sentence-transformers", "feature-extraction", "transformers", "transformers.js", "onnx", "pruned"]
+    return ModelCardData(
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        language="en",
+        license=results["license"],
+        base_model=results["base_model"],
+        base_model_relation="finetune",  # the Hub knows no cut
+        model_name=results["name"],
+        eval_results=evaluations,
+        tags=tags if results["architecture"] == "BertModel" else [*tags, "custom_code"],
+    ).to_yaml()
 
 
 def render(folder: Path) -> str:

@@ -131,9 +131,8 @@ def grid_table(grid: Summary) -> str:
             scores.append("not run" if each["mean"] is None else f"{each['mean']:.4f}{spread} ({each['n']})")
         if {*scores} == {"not run"}:
             continue
-        verdict = cell["verdict"]
-        if cell["shape"] == grid["baseline"]:
-            verdict = "baseline, not learned" if cell["learned"] is False else "baseline"
+        is_unlearned = cell["verdict"] == "baseline" and cell["learned"] is False
+        verdict = "baseline, not learned" if is_unlearned else cell["verdict"]
         known = "–" if cell["parameters"] is None else f"{cell['parameters']:,}"
         lines.append((label(grid, cell["shape"]), known, *scores, difference(grid, cell), verdict))
     names = budget_names(grid) or [f"{grid['metric']}, mean ± sd (seeds)"]

@@ -57,30 +57,22 @@ def evidence_of(results: GridResults, shape: str) -> Evidence:
     )
 
 
-def slim_options(target: Mapping[str, object], record: Mapping[str, object]) -> list[str]:
-    """The options of `leaner slim` for a cut of a grid; the layers by number, as its slim.json records them."""
-    layers = cut_of_layers(record)
-    words = []
-    for name, value in target.items():
-        if name not in ("layers", "keep"):
-            words += [f"--{name.replace('_', '-')}", str(value)]
-        elif layers is not None:  # else all were kept
-            words += ["--keep-layers", ",".join(map(str, layers["after"]))]
-    return words
-
-
 def cut_parent(grid: Grid, shape: str) -> dict[str, object]:
     """What the grid and the parent's folder say of a cut's parent, which has to be the published folder."""
     folder, record = Path(grid.cut_from), read_object(Path(shape) / RECORD)
     parent, recorded = results_in(folder / RESULTS), record.get("parent_weights_sha256")
     if parent.weights_sha256 != recorded:
         raise ValueError(f"{shape}: parent_weights_sha256 is {recorded}, but {folder} was replaced; cut it again")
-    return {
-        "name": parent.name,
-        "weights_sha256": recorded,
-        "slim_options": slim_options(grid.cuts[shape], record),
-        "metrics": parent.metrics,
-    }
+
+    # The options of `leaner slim`; the layers by number, as slim.json records them.
+    layers = cut_of_layers(record)
+    words = []
+    for name, value in grid.cuts[shape].items():
+        if name not in ("layers", "keep"):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        elif layers is not None:  # else all were kept
+            words += ["--keep-layers", ",".join(map(str, layers["after"]))]
+    return {"name": parent.name, "weights_sha256": recorded, "slim_options": words, "metrics": parent.metrics}
 
 
 def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list[str]) -> PublishedResults:

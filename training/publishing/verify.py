@@ -77,9 +77,9 @@ def metrics_of(
     indices = range(len(outputs))
     labels = np.concatenate([inputs[f"{index}.labels"].numpy().reshape(-1) for index in indices])
     predictions = torch.cat([outputs[str(index)] for index in indices])
-    metrics = task.score(EvalPrediction(predictions.numpy(), labels))
+    metrics = dict(task.score(EvalPrediction(predictions.numpy(), labels)))
     if task.head.endswith("Classification") and not task.regression:
-        metrics = {**metrics, "loss": torch.nn.functional.cross_entropy(predictions, torch.from_numpy(labels))}
+        metrics["loss"] = torch.nn.functional.cross_entropy(predictions, torch.from_numpy(labels))
     named = scores({f"eval_{name}": float(value) for name, value in metrics.items()})
     return named, len(rows), evaluation.held_out.sha256
 
