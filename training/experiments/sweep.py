@@ -256,7 +256,8 @@ def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
         arguments.teacher = None
     prepared = prepare(arguments)
     is_scored = grid.metric in (None, prepared.task.metric)  # else no baseline is scored by it
-    fitted = guesses_on(prepared.task, prepared.train, prepared.held_out and prepared.held_out.rows) if is_scored else None
+    held_out = prepared.held_out and prepared.held_out.rows
+    fitted = guesses_on(prepared.task, prepared.train, held_out) if is_scored else None
     if fitted is not None:
         write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
         for guess in fitted:
