@@ -12,12 +12,6 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 
-def _is_the_command() -> bool:
-    """Whether this process is the installed `leaner` script, whose help must not wait for torch."""
-    script = getattr(sys.modules["__main__"], "__file__", None) or ""
-    return os.path.realpath(script) == os.path.realpath(os.path.join(sysconfig.get_path("scripts"), "leaner"))
-
-
 def __getattr__(name: str) -> object:
     """The classes of the family, in the `leaner` script, too."""
     if name.startswith("Lean") or name == "__all__":
@@ -25,5 +19,7 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-if not _is_the_command():  # the script itself imports the family before it uses a model
+# The help of the installed `leaner` script must not wait for torch: it imports the family before it uses a model.
+_process = os.path.realpath(getattr(sys.modules["__main__"], "__file__", None) or "")
+if _process != os.path.realpath(os.path.join(sysconfig.get_path("scripts"), "leaner")):
     from .family import *  # noqa: F403

@@ -95,8 +95,8 @@ FAMILIES = {
 }
 
 
-def _register(config_class: type, models: object) -> None:
-    """Registers one family; also marks every class, so that what is saved carries its code."""
+def _register(config_class: type, models: object, modality: Modality) -> None:
+    """Registers one family, with transformers' tokenizer or image processor; what is saved carries its code."""
     for auto_name, target in config_class.auto_classes().items():
         auto_class = getattr(transformers, auto_name)
         if auto_name == "AutoConfig":
@@ -106,10 +106,6 @@ def _register(config_class: type, models: object) -> None:
             model_class = getattr(models, target.split(".")[-1])
             auto_class.register(config_class, model_class, exist_ok=True)
             model_class.register_for_auto_class(auto_name)
-
-
-def _register_processor(config_class: type, modality: Modality) -> None:
-    """Registers tokenizer or image processor; these are transformers', no classes of our own."""
     if modality is TEXT:
         transformers.AutoTokenizer.register(config_class, transformers.TokenizersBackend, exist_ok=True)
         return
@@ -124,8 +120,7 @@ for _name, _config_class, _models in (
     ("bert", LeanBERTConfig, modeling_lean_bert),
     ("gpt", LeanGPTConfig, modeling_lean_gpt),
 ):
-    _register(_config_class, _models)
-    _register_processor(_config_class, FAMILIES[_name].modality)
+    _register(_config_class, _models, FAMILIES[_name].modality)
 
 __all__ = [
     "LeanBERTConfig",

@@ -20,11 +20,7 @@ MOST_BYTES = 100_000_000  # of a JSON file; the largest tokenizers have a third 
 def whole_folder(output: Path, replace: bool = False) -> Iterator[Path]:
     """The path of a folder that the body makes and fills. It becomes `output` if all goes well; else nothing changes.
 
-    Args:
-        replace: it takes the place of the folder that is there.
-
-    Raises:
-        OSError: `output` cannot be written. It is named in the place of the folder, also in a ValueError of the body.
+    With `replace` it takes the place of the folder that is there. Raises OSError where `output` cannot be written.
     """
     scratch = output.parent
     try:
@@ -32,20 +28,14 @@ def whole_folder(output: Path, replace: bool = False) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=scratch, prefix=".unfinished-") as name:
             scratch = Path(name)
             folder, before = scratch / output.name, scratch / f"{output.name}.before"
-            try:
-                yield folder
-            except ValueError as error:
-                if str(folder) not in str(error):
-                    raise
-                raise ValueError(str(error).replace(str(folder), str(output))) from error
+            yield folder
             if replace and output.is_dir():
                 output.rename(before)  # deleted with the scratch folder, once the new one is in place
             try:
                 folder.rename(output)
-            except BaseException:  # Ctrl-C, too
-                if before.is_dir():
+            finally:
+                if before.is_dir() and not output.is_dir():  # by Ctrl-C, too
                     before.rename(output)
-                raise
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
         file = getattr(error, "filename", None)
         if isinstance(file, str) and not Path(file).absolute().is_relative_to(scratch.absolute()):
@@ -75,10 +65,8 @@ def naming(place: object, kinds: tuple[type[Exception], ...] = (ValueError,)) ->
     try:
         yield
     except kinds as error:
-        is_named = str(error).startswith(str(place))
-        if is_named and isinstance(error, ValueError):
-            raise
-        raise ValueError(str(error) if is_named else f"{place}: {error}") from error
+        message = str(error)
+        raise ValueError(message if message.startswith(str(place)) else f"{place}: {message}") from error
 
 
 def read_text(path: Path, most: int) -> str:
@@ -87,19 +75,15 @@ def read_text(path: Path, most: int) -> str:
         content = file.read(most + 1)  # of a device, too, which has no size
     if len(content) > most:
         raise ValueError(f"{path}: expected at most {most:,} bytes")
-    try:
+    with naming(f"{path}: not a text in UTF-8"):
         return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text in UTF-8: {error}") from error
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises ValueError, naming it, if it is not JSON; OSError if it cannot be read."""
     text = read_text(path, MOST_BYTES)
-    try:
+    with naming(f"{path}: not a JSON file", (ValueError, RecursionError)):
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a JSON file: {error}") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -17,12 +17,7 @@ from huggingface_hub import (
     get_token,
     snapshot_download,
 )
-from huggingface_hub.errors import (
-    HFValidationError,
-    HTTPError,
-    RepositoryNotFoundError,
-)
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from .files import MOST_BYTES, read_json, read_text, sha256
@@ -69,13 +64,9 @@ def hub_errors(repository: str) -> Iterator[None]:
 
 
 def check_repository(name: str) -> None:
-    """Raise ValueError unless the name is OWNER/NAME, as the Hub accepts it."""
-    try:
-        validate_repo_id(name)
-        if "/" not in name:
-            raise HFValidationError("no owner")
-    except HFValidationError as error:
-        raise ValueError(f"{name!r} is no name of a repository; expected OWNER/NAME ({error})") from error
+    """Raise ValueError unless the name is OWNER/NAME."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ValueError(f"{name!r} is no name of a repository; expected OWNER/NAME")
 
 
 def check_token() -> None:
@@ -162,40 +153,29 @@ def refuse_pickles(source: str) -> None:
         raise OSError(f"{source}: {pickles[0].name} is a pickle, which can run code; expected {WEIGHTS}")
 
 
-def shipped(folder: Path) -> list[str]:
-    """The files of a folder that go to the Hub."""
-    paths = {path for pattern in SHIPPED for path in folder.glob(pattern) if path.is_file()}
-    return sorted(path.relative_to(folder).as_posix() for path in paths)
-
-
 def without_local_paths(text: str) -> str:
     """The text with only the names of files that it names by their place on this machine."""
     return LOCAL_PATH.sub(lambda path: re.split(r"[/\\]", path[0].rstrip("/\\"))[-1], text)
 
 
-def as_sent(text: str, name: str, repository: str) -> str:
-    """A text of the folder `name` as the repository has it: the owner in place of the placeholder, no local path.
-
-    The lines of code that load the model load it from the repository.
-    """
-    own = rf'^repository = "(?:[^"]*/)?{re.escape(name)}"'
-    text = re.sub(own, f'repository = "{repository}"', text, flags=re.MULTILINE)
-    text = re.sub(rf"\b{HUB_OWNER}/{re.escape(name)}(?![\w-])", repository, text)
-    owner = repository.split("/")[0]
-    return without_local_paths(re.sub(rf"\b{HUB_OWNER}/", f"{owner}/", text))
-
-
 def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
     """What the repository gets, by name: files as they are, and texts that differ from those in the folder.
 
+    Texts get the owner in place of the placeholder, no local path, and code that loads the model from the repository.
     Raises ValueError that names a text that is too large or not in UTF-8.
     """
+    here = re.escape(folder.resolve().name)
+    owner = repository.split("/")[0]
     files: dict[str, Path | bytes] = {}
-    for name in shipped(folder):
-        path = files[name] = folder / name
+    for path in sorted({path for pattern in SHIPPED for path in folder.glob(pattern) if path.is_file()}):
+        name = path.relative_to(folder).as_posix()
+        files[name] = path
         if any(path.match(pattern) for pattern in TEXTS):
             text = read_text(path, MOST_BYTES)
-            sent = as_sent(text, folder.resolve().name, repository)
+            loads = rf'^repository = "(?:[^"]*/)?{here}"'
+            sent = re.sub(loads, f'repository = "{repository}"', text, flags=re.MULTILINE)
+            sent = re.sub(rf"\b{HUB_OWNER}/{here}(?![\w-])", repository, sent)
+            sent = without_local_paths(re.sub(rf"\b{HUB_OWNER}/", f"{owner}/", sent))
             if sent != text:
                 files[name] = sent.encode()
     return files
@@ -225,15 +205,9 @@ def commit(
 ) -> CommitInfo:
     """Sends files in one commit, and returns it: the repository is as before until all has arrived.
 
-    Args:
-        files: by their name in the repository.
-        remote: the repository must still be as it was then, and what it had beside the files is deleted; None adds
-            the files to whatever is there.
-        private: whether a repository that is made now is private; None leaves it to the account's settings.
-        revision: another branch than main.
-
-    Raises:
-        ValueError: one line that says why the Hub has not taken it.
+    Given `remote`, the repository must still be as it was then, and what it had beside the files is deleted; else they
+    are added to whatever is there. A `private` of None leaves it to the account's settings. Raises ValueError that
+    says why the Hub has not taken it.
     """
     api = HfApi()
     operations = [CommitOperationAdd(name, content) for name, content in files.items()]

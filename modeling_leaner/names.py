@@ -3,7 +3,6 @@
 Nothing here imports torch or transformers, so that a mistyped name is answered at once.
 """
 
-from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -79,17 +78,6 @@ def shape_path(name: str) -> Path:
     return shapes_folder() / f"{name}.json"
 
 
-def check_shape(source: str) -> None:
-    """Raises ValueError for what looks like the name of a shape or a .json file, but does not exist."""
-    path = Path(source)
-    if source in shape_names() or path.exists():
-        return
-    if source.split("/")[0] in FAMILY_NAMES:
-        shape_path(source)
-    if path.suffix == ".json":
-        raise ValueError(f"no file {source}")
-
-
 def reason_of(error: BaseException | None) -> str:
     """Why something did not work on the Hub, in one line."""
     match error:
@@ -115,28 +103,31 @@ def reason_of(error: BaseException | None) -> str:
     return " ".join(str(error).split())
 
 
-def require_source(source: str, names: Sequence[str] = ()) -> None:
-    """Check quickly that `source` is a folder, a file, or a model in the Hub's cache or on the Hub.
+def require_source(source: str, or_shape: bool = False) -> None:
+    """Check quickly that `source` is a folder, a file, or a model in the Hub's cache or on the Hub, or a named shape.
 
-    Args:
-        source: path or Hub id, as the user gave it.
-        names: names of shapes, if the caller accepts these, too; only for the message.
-
-    Raises:
-        ValueError: it is none of them, or the Hub does not answer; one line, with the nearest name.
+    Raises ValueError, one line with the nearest name, if it is none of them, or the Hub does not answer.
     """
     path = Path(source)
-    if path.exists():
+    shapes = shape_names() if or_shape else []
+    if source in shapes or path.exists():
         return
+    if shapes and source.split("/")[0] in FAMILY_NAMES:
+        shape_path(source)  # which says that there is none
+
+    reason = "no such file or folder"
+    is_path = path.is_absolute() or source.startswith((".", "~")) or len(path.parts) > 2 or path.suffix == ".json"
+    if not is_path:
+        try:
+            if not isinstance(try_to_load_from_cache(source, "config.json"), str):
+                HfApi().model_info(source, timeout=HUB_TIMEOUT)
+            return
+        except (HTTPError, OfflineModeIsEnabled, HFValidationError) as error:
+            if isinstance(error, HfHubHTTPError) and not isinstance(error, RepositoryNotFoundError):
+                return  # the Hub is there, and busy or guarded: loading says more
+            kinds = "named shape, file or folder" if shapes else "file or folder"
+            reason = f"no such {kinds}; as a Hub id: {reason_of(error)}"
+
     near = get_close_matches(path.name, [beside.name for beside in path.parent.glob("*")], n=1)
-    hint = did_you_mean(source, [*names, *(str(path.with_name(name)) for name in near)])
-    if path.is_absolute() or source.startswith((".", "~")) or len(path.parts) > 2:
-        raise ValueError(f"{source}: no such file or folder{hint}")
-    try:
-        if not isinstance(try_to_load_from_cache(source, "config.json"), str):
-            HfApi().model_info(source, timeout=HUB_TIMEOUT)
-    except (HTTPError, OfflineModeIsEnabled, HFValidationError) as error:
-        if isinstance(error, HfHubHTTPError) and not isinstance(error, RepositoryNotFoundError):
-            return  # the Hub is there, and busy or guarded: loading says more
-        kinds = "named shape, file or folder" if names else "file or folder"
-        raise ValueError(f"{source}: no such {kinds}; as a Hub id: {reason_of(error)}{hint}") from error
+    hint = did_you_mean(source, [*shapes, *(str(path.with_name(name)) for name in near)])
+    raise ValueError(f"{source}: {reason}{hint}")

@@ -8,7 +8,7 @@ from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 from .family import FAMILIES, Modality
 from .files import read_json
-from .names import check_shape, require_source, shape_names, shape_path
+from .names import require_source, shape_names, shape_path
 
 
 CONFIG_CLASSES: dict[str, type[LeanConfig]] = {"vit": LeanViTConfig, "bert": LeanBERTConfig, "gpt": LeanGPTConfig}
@@ -38,15 +38,10 @@ def modality_of(config: LeanConfig) -> Modality:
 
 
 def load_config(source: str) -> LeanConfig:
-    """The configuration of a named shape, a config file, a folder or a Hub id.
-
-    Raises:
-        ValueError: there is none, or it is not of this family; says what was expected.
-    """
+    """The configuration of a named shape, a config file, a folder or a Hub id. Raises ValueError for any other."""
     if source in shape_names():
         return load_shape(source)
-    check_shape(source)
-    require_source(source, shape_names())
+    require_source(source, or_shape=True)
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 
-from ..names import check_shape, require_source, shape_names
+from ..names import require_source, shape_names
 from ..process import INTERRUPTED, leave_at_once, leave_in_order
 from ..terminal import plain_console, quiet_libraries, visible
 from ..training.reading import split_options
@@ -54,19 +54,15 @@ class Command(TyperCommand):
         return next((option for option in options if name in option.opts), None)
 
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
-        first, *groups = split_options(args)
-        return super().parse_args(context, list(chain(first, *(self.one_each(context, group) for group in groups))))
-
-    def one_each(self, context: typer.Context, group: list[str]) -> list[str]:
-        """An option with its values, as typer reads them: several values as the option again before each of them."""
-        option = self.option_of(group[0])
-        takes_several = option is not None and option.metavar is not None and option.metavar.endswith("...")
-        name, *values = group
-        if not takes_several or "=" in name:
-            return group
-        if not values:  # else the next option would be the value
-            context.fail(f"Option {option.opts[0]!r} requires an argument.")
-        return list(chain.from_iterable((name, value) for value in values))
+        """As typer, to which several values are the option again before each of them."""
+        words, *groups = split_options(args)
+        for name, *values in groups:
+            option = self.option_of(name)
+            takes_several = option is not None and (option.metavar or "").endswith("...") and "=" not in name
+            if takes_several and not values:  # else the next option would be the value
+                context.fail(f"Option {option.opts[0]!r} requires an argument.")
+            words += chain.from_iterable((name, value) for value in values) if takes_several else (name, *values)
+        return super().parse_args(context, words)
 
 
 class KeyCommand(Command):
@@ -154,9 +150,8 @@ def new_path(path: Path | None) -> Path | None:
 
 def named(model: str | None) -> str | None:
     """A named shape, a file, a folder or a model of the Hub."""
-    if model is not None and model not in shape_names():
-        check_shape(model)
-        require_source(model, shape_names())
+    if model is not None:
+        require_source(model, or_shape=True)
     return model
 
 

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from ..names import check_shape
 from ..process import INTERRUPTED
 from ..terminal import plain_console
 from ..training.reading import read_recipe, recipe_names
@@ -219,7 +218,7 @@ def bench(
         time_steps(Path(models[0]), rounds)
         return
     for shape in [*shapes, *(models or [])]:
-        check_shape(shape)
+        named(shape)
     with slow_imports():
         from ..training.benchmarking import bench as measure
     measure(SimpleNamespace(**context.params))
