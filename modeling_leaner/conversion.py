@@ -8,7 +8,6 @@ One tensor is dropped: the second output bias of an untied BertForMaskedLM, whic
 import copy
 import functools
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -199,16 +198,14 @@ def relative_of(model_type: object) -> Relative:
 def to_lean_config(config: PreTrainedConfig) -> LeanConfig:
     """Our configuration for one of transformers. Raises ConversionError for an option that we do not support."""
     relative = relative_of(config.model_type)
-    for name, supported in relative.only.items():
+    one_dropout = {"embd_pdrop": config.resid_pdrop} if relative is GPT else {}  # LeanGPTConfig's hidden_dropout_prob
+    for name, supported in (relative.only | one_dropout).items():
         value = getattr(config, name, supported)
         if value != supported:
             raise ConversionError(f"{name}={value!r}: {relative.config_class.__name__} supports only {supported!r}")
     values = {ours: getattr(config, theirs) for theirs, ours in relative.fields.items()}
     values |= {name: getattr(config, name) for name in SHARED if hasattr(config, name)}
     if relative is GPT:
-        if config.embd_pdrop != config.resid_pdrop:
-            reason = f"embd_pdrop={config.embd_pdrop} differs from resid_pdrop={config.resid_pdrop}"
-            raise ConversionError(f"{reason}: LeanGPTConfig has one hidden_dropout_prob")
         values["classifier_dropout"] = 0.1  # as GPT-2's own classifier
         for name in ("hidden_dropout", "classifier_dropout"):
             if getattr(config, name, None) is not None:
@@ -226,15 +223,17 @@ def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
     Raises ConversionError for a shape that it cannot have.
     """
     relative = relative_of(config.model_type)
-    if config.per_layer_attributes:
-        raise ConversionError(f"per_layer_config: {relative.model_type} has the same heads in every layer")
-    heads = config.num_attention_heads
-    if config.head_dim * heads != config.hidden_size:
-        product = f"head_dim={config.head_dim} × num_attention_heads={heads}"
-        raise ConversionError(f"{product} is not hidden_size={config.hidden_size}, as {relative.model_type} needs")
-    groups = getattr(config, "num_key_value_heads", heads)
-    if groups != heads:
-        raise ConversionError(f"num_key_value_heads={groups}: {relative.model_type} has one per head")
+    theirs, width = relative.model_type, config.hidden_size
+    heads, groups = config.heads_per_layer[0], config.key_value_heads_per_layer[0]
+    product = f"head_dim={config.head_dim} × num_attention_heads={heads}"
+    for is_free, reason in (
+        (config.per_layer_attributes, f"per_layer_config: {theirs} has the same heads in every layer"),
+        (config.head_dim * heads != width, f"{product} is not hidden_size={width}, as {theirs} needs"),
+        (groups != heads, f"num_key_value_heads={groups}: {theirs} has one per head"),
+    ):
+        if is_free:
+            raise ConversionError(reason)
+
     values = {theirs: getattr(config, ours) for theirs, ours in relative.fields.items()}
     values |= {name: getattr(config, name) for name in SHARED if hasattr(config, name)}
     if relative is GPT:
@@ -246,11 +245,11 @@ def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
 def convert(model: PreTrainedModel) -> PreTrainedModel:
     """The exact relative of a model, with its weights: of ViT, BERT and GPT-2 ours, of ours theirs.
 
-    Raises:
-        ConversionError: there is none; names the class or the option.
+    Raises ConversionError, naming the class or the option, where there is none.
     """
     relative = relative_of(model.config.model_type)
-    if model.config.model_type == relative.model_type:
+    becomes_lean = model.config.model_type == relative.model_type
+    if becomes_lean:
         classes, modeling, config = relative.classes, relative.modeling, to_lean_config(model.config)
     else:
         classes = {ours: theirs for theirs, ours in relative.classes.items()}
@@ -260,42 +259,23 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
         raise ConversionError(f"{name} has no relative here, expected one of {', '.join(sorted(classes))}")
     options = {"add_pooling_layer": model.pooler is not None} if hasattr(model, "pooler") else {}
     target = getattr(modeling, classes[name])(config, **options).to(model.device, model.dtype)
-    state = model.state_dict()
-    if modeling is transformers:
-        tensors = _from_lean(relative, state, target.state_dict())
-    else:
-        tensors = _to_lean(relative, state)
+
+    state, tensors = model.state_dict(), {}
+    for theirs in state if becomes_lean else target.state_dict():
+        names = our_names(relative, theirs)
+        turns = relative.transposed is not None and re.search(relative.transposed, names[0]) is not None
+        if not becomes_lean:
+            tensor = torch.cat([state[ours] for ours in names])
+            tensors[theirs] = tensor.T if turns else tensor
+        elif theirs != relative.unread:
+            tensor = state[theirs].T if turns else state[theirs]
+            tensors |= zip(names, tensor.chunk(len(names)))
     target.load_state_dict(tensors, strict=True)
+
     target.tie_weights()
     if target.can_generate():
         target.generation_config = copy.deepcopy(model.generation_config)
     return target.train(model.training)
-
-
-def _to_lean(relative: Relative, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Our tensors by our names; of the two output biases of an untied BERT, the one that BERT reads."""
-    tensors = {}
-    for theirs, tensor in state.items():
-        if theirs == relative.unread:
-            continue
-        names = our_names(relative, theirs)
-        if relative.transposed and re.search(relative.transposed, names[0]):
-            tensor = tensor.T
-        for ours, part in zip(names, tensor.chunk(len(names), dim=0)):
-            tensors[ours] = part.clone(memory_format=torch.contiguous_format)
-    return tensors
-
-
-def _from_lean(relative: Relative, state: dict[str, torch.Tensor], target: Iterable[str]) -> dict[str, torch.Tensor]:
-    """transformers' tensors by the names of its model, `target`."""
-    tensors = {}
-    for theirs in target:
-        names = our_names(relative, theirs)
-        tensor = torch.cat([state[name] for name in names], dim=0)
-        if relative.transposed and re.search(relative.transposed, names[0]):
-            tensor = tensor.T
-        tensors[theirs] = tensor.clone(memory_format=torch.contiguous_format)
-    return tensors
 
 
 def load_lean(source: str | Path) -> PreTrainedModel:
@@ -316,17 +296,13 @@ def convert_checkpoint(source: str | Path, output: str | Path) -> PreTrainedMode
     Raises:
         ValueError: no exact relative; tensors that are missing, unexpected, of another shape, of integers, or not
             finite, each named; a file that cannot be read.
-        FileExistsError: `output` exists.
-        OSError: it cannot be written.
+        OSError: `output` exists, or cannot be written.
     """
     source = str(source)
-    output = Path(output)
-    if output.exists() or output.is_symlink():
-        raise FileExistsError(f"{output} exists already; choose another name, or delete it")
     converted = convert(_load_strictly(source))
     processors = load_processors(source)
     check_vocabulary(source, processors, getattr(converted.config, "vocab_size", None))
-    with whole_folder(output) as folder:
+    with whole_folder(Path(output)) as folder:
         for part in (converted, *processors):
             part.save_pretrained(folder)
         copy_into(folder, sentence_transformers_files(source))
@@ -341,20 +317,20 @@ def _load_strictly(source: str) -> PreTrainedModel:
     with naming(source, READING):
         folder = find_folder(source)
         refuse_pickles(source)
-        document, _ = PreTrainedConfig.get_config_dict(source)
-        if not document:
-            raise OSError("config.json: missing or empty")
-        relative_of(document.get("model_type"))  # before transformers would ask whether to run its code
-        if "quantization_config" in document:
-            raise ConversionError("quantization_config: quantised weights cannot be converted exactly")
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        model_class = _class_of(config)
+        model_class = _class_in(source)
         files = find_weights(folder or local_folder(source))
         if not files:
             raise OSError(f"no {WEIGHTS}")
+
+        # In the dtype that holds all weights exactly, whatever config.json says.
+        kinds = set()
+        for file in files:
+            with safe_open(file, framework="pt") as tensors:
+                kinds |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+        dtypes = [dtype for kind, dtype in STORED_FLOATS.items() if kind in kinds]
         load = {
             "output_loading_info": True,
-            "dtype": _stored_dtype(files),
+            "dtype": functools.reduce(torch.promote_types, dtypes) if dtypes else "auto",
             "ignore_mismatched_sizes": True,
             "use_safetensors": True,
         }
@@ -362,23 +338,36 @@ def _load_strictly(source: str) -> PreTrainedModel:
         missing = info["missing_keys"]
         if missing and all(name.startswith("pooler.") for name in missing):
             model, info = model_class.from_pretrained(source, add_pooling_layer=False, **load)
-        if integers := find_integers(files, model):
-            raise ConversionError(f"tensors of integers, expected floating point: {in_one_line(integers)}")
-        unexpected = [name for name in info["unexpected_keys"] if not LEFT_OUT.search(name)]
-        for kind, names in {"missing": info["missing_keys"], "unexpected": unexpected}.items():
+
+        sizes = [f"{name} is {list(held)}, expected {list(size)}" for name, held, size in info["mismatched_keys"]]
+        for what, names in (
+            ("tensors of integers, expected floating point:", find_integers(files, model)),
+            (f"missing tensors for {model_class.__name__}:", info["missing_keys"]),
+            (
+                f"unexpected tensors for {model_class.__name__}:",
+                [name for name in info["unexpected_keys"] if not LEFT_OUT.search(name)],
+            ),
+            ("tensors of another shape:", sizes),
+            (
+                "NaN or infinite weights in",
+                [name for name, tensor in model.state_dict().items() if not tensor.isfinite().all()],
+            ),
+        ):
             if names:
-                raise ConversionError(f"{kind} tensors for {model_class.__name__}: {in_one_line(names)}")
-        for name, stored, expected in sorted(info["mismatched_keys"]):
-            raise ConversionError(f"tensor {name} is {list(stored)}, expected {list(expected)}")
-        if broken := [name for name, tensor in model.state_dict().items() if not tensor.isfinite().all()]:
-            raise ConversionError(f"NaN or infinite weights in {in_one_line(broken)}")
+                raise ConversionError(f"{what} {in_one_line(names)}")
     _untie_if_apart(model)
     return model
 
 
-def _class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class that config.json names. Raises ConversionError for one without relative, before anything is built."""
-    relative = relative_of(config.model_type)
+def _class_in(source: str) -> type[PreTrainedModel]:
+    """The class that config.json names. Raises an error for one without relative, before anything is built."""
+    document, _ = PreTrainedConfig.get_config_dict(source)
+    if not document:
+        raise OSError("config.json: missing or empty")
+    relative = relative_of(document.get("model_type"))  # before transformers would ask whether to run its code
+    if "quantization_config" in document:
+        raise ConversionError("quantization_config: quantised weights cannot be converted exactly")
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     modeling, expected = relative.modeling, sorted(relative.classes.values())
     if config.model_type == relative.model_type:
         modeling, expected = transformers, sorted(relative.classes)
@@ -387,16 +376,6 @@ def _class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     if not isinstance(names, list) or len(names) != 1 or names[0] not in expected:
         raise ConversionError(f"architectures in config.json is {names!r}, expected one of {', '.join(expected)}")
     return getattr(modeling, names[0])
-
-
-def _stored_dtype(files: Iterable[Path]) -> torch.dtype | str:
-    """The dtype that holds all weights of the files exactly, whatever config.json says."""
-    kinds = set()
-    for file in files:
-        with safe_open(file, framework="pt") as tensors:
-            kinds |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
-    dtypes = [dtype for kind, dtype in STORED_FLOATS.items() if kind in kinds]
-    return functools.reduce(torch.promote_types, dtypes) if dtypes else "auto"
 
 
 def _untie_if_apart(model: PreTrainedModel) -> None:

@@ -40,16 +40,14 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 @contextmanager
 def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
     """Inside, batches go through the layers as they are: for hooks that read states row by row."""
-    config = model.config
-    unpads = getattr(config, "unpad_inputs", False)
-    if not unpads:
-        yield
-        return
-    config.unpad_inputs = False
+    unpads = getattr(model.config, "unpad_inputs", False)
+    if unpads:
+        model.config.unpad_inputs = False
     try:
         yield
     finally:
-        config.unpad_inputs = True
+        if unpads:
+            model.config.unpad_inputs = True
 
 
 class AtFirstBlock(Exception):
@@ -87,9 +85,7 @@ def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.T
 def with_channels(image: Image, channels: int) -> Image:
     """Greyscale, palettes and transparency in the mode of `channels`; of a number without one the image as it is."""
     mode = MODES.get(channels, image.mode)
-    if image.mode == mode:
-        return image
-    return image.convert(mode)
+    return image if image.mode == mode else image.convert(mode)
 
 
 class Quartiles(NamedTuple):

@@ -302,8 +302,10 @@ class TextModelTests(ModelTests):
         inputs = self.inputs()
         embeds = model.get_input_embeddings()(inputs.pop("input_ids"))
         assert torch.equal(model(inputs_embeds=embeds, **inputs).logits, model(**self.inputs()).logits)
-        with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+        with pytest.raises(ValueError, match="expected either input_ids .B, T. or inputs_embeds"):
             model(**self.inputs(), inputs_embeds=embeds)
+        with pytest.raises(ValueError, match=r"got \[5\] and None"):
+            model(torch.full((5,), 7))
 
     @pytest.mark.parametrize("tied", [True, False])
     def test_resized_embeddings(self, tied: bool, tmp_path: Path):
@@ -319,10 +321,8 @@ class TextModelTests(ModelTests):
         assert shared == tied
 
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-    def test_refuses_no_tokens_and_masks_of_another_width(self, attention: str):
+    def test_refuses_masks_of_another_width(self, attention: str):
         model = self.build("base", attn_implementation=attention)
-        with pytest.raises(ValueError, match=r"no tokens: embedded, it is \[2, 0, 32\], expected \(B, T ≥ 1, D\)"):
-            model(torch.zeros(2, 0, dtype=torch.long))
         for rows, width in ((2, 4), (2, 6), (1, 5), (3, 5)):
             with pytest.raises(ValueError, match=rf"attention_mask is \[{rows}, {width}\], expected \[2, 5\]"):
                 model(torch.full((2, 5), 7), attention_mask=torch.ones(rows, width))
@@ -417,7 +417,7 @@ class CheckpointTests:
     def test_integers_are_no_weights(self, tmp_path: Path):
         name = "model.layers.1.mlp.fc1.weight"
         self.edit_weights(self.saved(tmp_path), lambda tensors: tensors.update({name: (100 * tensors[name]).long()}))
-        message = rf"tensors of integers, expected floating point: {name} \(I64\)"
+        message = rf"{name} \(I64\) are integers, expected floating point"
         for model_class in (self.logits_class, self.base_class):
             with pytest.raises(RuntimeError, match=message):
                 model_class.from_pretrained(tmp_path)
@@ -435,7 +435,7 @@ class CheckpointTests:
         self.logits_class.from_pretrained(folder)
         for text, message in (
             (json.dumps(document).replace("part", "../model/part"), "is not the name of a file in this folder"),
-            (json.dumps(document).replace("part", "gone"), "gone.safetensors: missing"),
+            (json.dumps(document).replace("part", "gone"), "'gone.safetensors' is not the name of a file"),
             (json.dumps(document).replace('"part.safetensors"', "3"), "index.json: damaged"),
             ("{", "index.json: damaged"),
         ):

@@ -63,7 +63,6 @@ class TestKeys:
         path.write_text(json.dumps({**values, "some_future_key": 7}))
         config_class.from_pretrained(tmp_path).save_pretrained(tmp_path)
         assert json.loads(path.read_text())["some_future_key"] == 7
-        assert config_class.from_json_file(path).some_future_key == 7
         path.write_text('{"model_type": "bert"}')
         with pytest.raises(ValueError, match=f"model_type must be '{config_class.model_type}', got 'bert'"):
             config_class.from_pretrained(tmp_path)

@@ -267,7 +267,7 @@ class TestCommand:
             ("bert --data pictures.parquet", "--column: no column fits; name one of image"),
             ("bert", "--data: missing; bert has no recipe.yaml that says what it reads"),
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
-            ("vit --column image", "--column image: expected --data as well, whose column it names"),
+            ("vit --column image", "--data: missing; --column names a column of it"),
             ("weightless --data texts.parquet", "weightless: "),
         ],
     )

@@ -164,12 +164,9 @@ def trained(models: str | list[str] | None) -> str | list[str] | None:
     return models
 
 
-def layer_numbers(parameter: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:
-    """`"0,4,5"` → (0, 4, 5)."""
-    try:
-        return None if text is None else tuple(map(int, text.split(",")))
-    except ValueError:
-        raise ValueError(f"{parameter.opts[0]} {text}: expected layers between commas, such as 0,4,5") from None
+def layer_numbers(text: str) -> tuple[int, ...]:
+    """`"0,4,5"` → (0, 4, 5), a parser: of what raises ValueError typer says the option."""
+    return tuple(map(int, text.split(",")))
 
 
 Trained = Annotated[

@@ -27,24 +27,13 @@ from ..training.tasks.base import first_inputs
 LENGTH = 128  # tokens of a row at most, if no recipe sets it
 TEXTS_PER_ROW = 8  # read for each row that is wanted, since a recipe may join short texts
 
-Inputs = tuple[str, list[Row]]  # where rows come from, for people; each row alone and without padding
-
 
 def run(
     source: str, data: list[str] | None, column: str | None, rows: int, layers: tuple[int, ...] | None, as_json: bool
 ) -> None:
     """Inspects a model and prints what was found. Raises ValueError or OSError that names the option, or the file."""
-    data = data or []
-    if column is not None and not data:
-        raise ValueError(f"--column {column}: expected --data as well, whose column it names")
     model = load_lean(source)
-    are_given_images = bool(data) and data[0] not in BUILT_IN and modality_of(model.config) is IMAGES
-    if column is None and saved_file(source, RECIPE) is not None and not are_given_images:
-        origin, inputs = recipe_inputs(source, data, rows)
-    elif data:
-        origin, inputs = column_inputs(source, model, data, column, rows)
-    else:
-        raise ValueError(f"--data: missing; {source} has no recipe.yaml that says what it reads")
+    origin, inputs = read_inputs(source, model, data or [], column, rows)
     start = perf_counter()
     reports = inspect_layers(model, inputs, layers, progress_bar)
     document = document_of(source, origin, perf_counter() - start, reports)
@@ -60,18 +49,23 @@ def run(
     print(f"\nNext: leaner slim {source} OUT --total-heads N --data PATH removes the least important heads")
 
 
-def recipe_inputs(source: str, data: list[str], count: int) -> Inputs:
-    """The first held-out rows of a model's recipe, or of the data that are given in their place."""
-    words = ["--max_eval_rows", str(TEXTS_PER_ROW * count)]
-    if data:
-        words += ["--dataset" if data[0] in BUILT_IN else "--data_files", *data]
-    with tempfile.TemporaryDirectory() as scratch:
-        run = prepare_evaluation(source, words, scratch)
-    return run.held_out.source, rows_of(first_inputs(run.task, run.held_out.rows, count))
+def read_inputs(
+    source: str, model: PreTrainedModel, data: list[str], column: str | None, count: int
+) -> tuple[str, list[Row]]:
+    """Where rows come from, for people; and the first rows, each alone and without padding."""
+    are_given_images = bool(data) and data[0] not in BUILT_IN and modality_of(model.config) is IMAGES
+    if column is None and saved_file(source, RECIPE) is not None and not are_given_images:
+        # Held-out rows of the model's recipe, or of the data that are given in their place.
+        words = ["--max_eval_rows", str(TEXTS_PER_ROW * count)]
+        if data:
+            words += ["--dataset" if data[0] in BUILT_IN else "--data_files", *data]
+        with tempfile.TemporaryDirectory() as scratch:
+            run = prepare_evaluation(source, words, scratch)
+        return run.held_out.source, rows_of(first_inputs(run.task, run.held_out.rows, count))
 
-
-def column_inputs(source: str, model: PreTrainedModel, data: list[str], column: str | None, count: int) -> Inputs:
-    """The first texts or images of a column."""
+    if not data:
+        no_recipe = f"{source} has no recipe.yaml that says what it reads"
+        raise ValueError(f"--data: missing; {no_recipe if column is None else '--column names a column of it'}")
     processors = load_processors(source)
     if not processors:
         raise ValueError(f"{source}: no tokenizer or image processor, by which rows are read")

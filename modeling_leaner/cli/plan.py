@@ -8,7 +8,6 @@ from pathlib import Path
 
 from rich.table import Table
 
-from ..configuration_leaner import LeanConfig
 from ..family import FAMILIES, IMAGES
 from ..files import write_json
 from ..names import baseline_of, shape_names
@@ -110,25 +109,22 @@ def run(
     fitting = plan(family_of(base), *sizes, length, start, base, **fixed)
     candidates = fitting if as_json else spread(fitting, ROWS)
     start = start and cost_of(start, length)
-    row = recommended(candidates) or 0
+    best = recommended(candidates)
+    row = best[0] if best else 0
     config = candidates[row].config
-    if write is not None:
-        write_shape(config, write)
+    if write is not None:  # complete as the shapes of configuration/ are
+        head = type(config).__name__.removesuffix("Config") + config.task_heads[0]
+        document = {"model_type": config.model_type, "architectures": [head], **fields_of(config)}
+        write_json(write, document | heads_by_layer(config))
     if as_json:
-        print(json.dumps(plan_document(candidates, start), indent=1))
+        print(json.dumps(plan_document(candidates, start, best), indent=1))
         return
-    print_plan(candidates, len(fitting), start)
+    print_plan(candidates, len(fitting), start, best)
     if write is None:
         print(f"\nNext: the same with --write shape.json saves row {row + 1}; --layers and --head-dim choose another")
     else:
-        print(f"\nSaved row {row + 1} as {write}. Next: {training_command(config, write)}")
-
-
-def distance(candidate: Candidate) -> float:
-    """How far a shape is from the published optimum of its kind: SoViT's curve or Depth-Width's fit."""
-    if modality_of(candidate.config) is IMAGES:
-        return abs(log(candidate.advice["sovit"].number))
-    return abs(candidate.advice["fit"].number)
+        words = ["leaner", "train", FAMILIES[family_of(config)].first_recipe, "--shape", str(write)]
+        print(f"\nSaved row {row + 1} as {write}. Next: {shlex.join([*words, '--max_steps', str(FIRST_STEPS)])}")
 
 
 def is_refuted(candidate: Candidate) -> bool:
@@ -136,23 +132,25 @@ def is_refuted(candidate: Candidate) -> bool:
     return "lean" in candidate.advice and not candidate.advice["lean"].fits
 
 
-def recommended(candidates: Sequence[Candidate]) -> int | None:
-    """The row from 0 that is nearest to the published optimum; None for a single shape, and if all are refuted."""
-    rows = [row for row, each in enumerate(candidates) if not is_refuted(each)]
-    if len(candidates) == 1 or not rows:
+def recommended(candidates: Sequence[Candidate]) -> tuple[int, str] | None:
+    """The row from 0 that is nearest to the published optimum of its kind, why, and how little that may mean.
+
+    None for a single shape, and if all are refuted.
+    """
+    reads_images = modality_of(candidates[0].config) is IMAGES
+    source = "sovit" if reads_images else "fit"
+    numbers = {row: each.advice[source].number for row, each in enumerate(candidates) if not is_refuted(each)}
+    if len(candidates) == 1 or not numbers:
         return None
-    return min(rows, key=lambda row: distance(candidates[row]))
-
-
-def reason_of(candidate: Candidate) -> str:
-    """Why a row is recommended, and how little that may mean."""
-    off = distance(candidate)
-    if modality_of(candidate.config) is IMAGES:
-        source, text = "sovit", f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
+    distances = {row: abs(log(number) if reads_images else number) for row, number in numbers.items()}
+    best = min(distances, key=distances.get)
+    off = distances[best]
+    if reads_images:
+        optimum = f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
     else:
-        source, text = "fit", f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off"
-    outside = "" if candidate.advice[source].measured else " (outside the sizes that it measured)"
-    return f"nearest to {text}{outside}"
+        optimum = f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off"
+    outside = "" if candidates[best].advice[source].measured else " (outside the sizes that it measured)"
+    return best, f"nearest to {optimum}{outside}"
 
 
 def cost_columns(shown: Sequence[Candidate]) -> dict[str, list[str]]:
@@ -179,10 +177,11 @@ def cost_columns(shown: Sequence[Candidate]) -> dict[str, list[str]]:
     return columns
 
 
-def print_plan(candidates: Sequence[Candidate], fitting: int, start: Candidate | None) -> None:
+def print_plan(
+    candidates: Sequence[Candidate], fitting: int, start: Candidate | None, best: tuple[int, str] | None
+) -> None:
     """Costs and one recommendation; the starting point is the first row. `fitting` shapes there are in all."""
-    best = recommended(candidates)
-    rows = [(str(row + 1), "recommended" if row == best else "") for row in range(len(candidates))]
+    rows = [(str(row + 1), "recommended" if best and row == best[0] else "") for row in range(len(candidates))]
     shown = list(candidates)
     if start is not None:
         rows.insert(0, ("start", ""))
@@ -200,37 +199,25 @@ def print_plan(candidates: Sequence[Candidate], fitting: int, start: Candidate |
     console.print(f"{count}, shallow to deep, at {inputs}; training memory of batch {BATCH} in float32.\n")
     console.print(table)
     if best is not None:
-        console.print(f"\nRecommended: row {best + 1}, {reason_of(candidates[best])}.")
+        console.print(f"\nRecommended: row {best[0] + 1}, {best[1]}.")
     if any(map(is_refuted, candidates)):
         verdict = "Recommended: keep the start, for" if best is None else "Not recommended:"
         console.print(f"\n{verdict} {REFUTATION}.")
 
 
-def plan_document(candidates: Sequence[Candidate], start: Candidate | None) -> dict[str, object]:
+def plan_document(
+    candidates: Sequence[Candidate], start: Candidate | None, best: tuple[int, str] | None
+) -> dict[str, object]:
     """Everything as one JSON document."""
-    best = recommended(candidates)
     return {
         "family": family_of(candidates[0].config),
         "length": candidates[0].flops.length,
         "batch": BATCH,
         "start": start and start.document(),
         "candidates": [each.document() for each in candidates],
-        "recommended": None if best is None else {"row": best + 1, "reason": reason_of(candidates[best])},
+        "recommended": best and {"row": best[0] + 1, "reason": best[1]},
         "sources": {
             name: {"title": each.title, "reference": each.reference, "optimises": each.optimises, "valid": each.valid}
             for name, each in SOURCES.items()
         },
     }
-
-
-def write_shape(config: LeanConfig, path: Path) -> None:
-    """Writes a shape file, complete as those of configuration/ are."""
-    head = type(config).__name__.removesuffix("Config") + config.task_heads[0]
-    document = {"model_type": config.model_type, "architectures": [head], **fields_of(config)}
-    write_json(path, document | heads_by_layer(config))
-
-
-def training_command(config: LeanConfig, path: Path) -> str:
-    """A command that trains a shape file for a few steps, on data that every installation has."""
-    recipe = FAMILIES[family_of(config)].first_recipe
-    return shlex.join(["leaner", "train", recipe, "--shape", str(path), "--max_steps", str(FIRST_STEPS)])
