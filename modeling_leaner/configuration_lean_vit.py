@@ -52,7 +52,7 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
     def __post_init__(self, **kwargs):
         if self.pooler_output_size is None:
             self.pooler_output_size = self.hidden_size
-        self._require_size("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)  # before stages are named
+        self._require_sizes("num_hidden_layers", largest=MOST_LAYERS)  # before stages are named
         stages = kwargs.pop("out_features", None), kwargs.pop("out_indices", None)
         self.set_output_features_output_indices(*stages)
         super().__post_init__(**kwargs)

@@ -165,26 +165,26 @@ class LeanConfig(PreTrainedConfig):
         # What transformers would read without a check, or refuse with a message that names no field.
         model_type = kwargs.get("model_type", self.model_type)
         self._require(model_type == self.model_type, f"model_type must be {self.model_type!r}, got {model_type!r}")
-        self._require_size("num_labels", kwargs.get("num_labels", 1), MOST_LABELS)
-        self._require_size("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)
+        labels = kwargs.get("num_labels", 1)
+        fits = type(labels) is int and 1 <= labels <= MOST_LABELS
+        self._require(fits, f"num_labels must be an integer from 1 to {MOST_LABELS:,}, got {labels!r}")
+        self._require_sizes("num_hidden_layers", largest=MOST_LAYERS)
         kind = self.problem_type
         self._require(kind in (None, *PROBLEM_TYPES), f"problem_type must be one of {PROBLEM_TYPES}, got {kind!r}")
-        labels = self.id2label
-        fits = isinstance(labels, dict) and len(labels) > 0 and all(str(index).isdecimal() for index in labels)
-        self._require(labels is None or fits, f'id2label must map numbers to names, as {{0: "no"}}, got {labels!r}')
+        names = self.id2label
+        fits = names is None or isinstance(names, dict) and names and all(str(index).isdecimal() for index in names)
+        self._require(fits, f'id2label must map numbers to names, as {{0: "no"}}, got {names!r}')
         layers = {} if kwargs.get("per_layer_config") is None else kwargs["per_layer_config"]
         fits = isinstance(layers, dict) and all(
             str(index).isdecimal()
             and int(index) < self.num_hidden_layers
             and isinstance(layer, dict)
             and layer.keys() <= {"num_attention_heads"}
+            and all(type(heads) is int and 1 <= heads <= LARGEST_SIZE for heads in layer.values())
             for index, layer in layers.items()
         )
         expected = f'map layers in 0..{self.num_hidden_layers - 1} to heads, as {{0: {{"num_attention_heads": 4}}}}'
         self._require(fits, f"per_layer_config must {expected}, got {layers!r}")
-        for index, layer in layers.items():
-            for heads in layer.values():
-                self._require_size(f"per_layer_config[{index}]: num_attention_heads", heads)
 
         heads = self.num_attention_heads
         if self.head_dim is None and heads > 0 and self.hidden_size % heads == 0:
@@ -259,13 +259,11 @@ class LeanConfig(PreTrainedConfig):
         if not condition:
             raise ValueError(f"{type(self).__name__}: {message}")
 
-    def _require_size(self, name: str, value: object, largest: int = LARGEST_SIZE) -> None:
-        fits = type(value) is int and 1 <= value <= largest
-        self._require(fits, f"{name} must be an integer from 1 to {largest:,}, got {value!r}")
-
-    def _require_sizes(self, *names: str) -> None:
+    def _require_sizes(self, *names: str, largest: int = LARGEST_SIZE) -> None:
         for name in names:
-            self._require_size(name, self._getattr_without_heterogeneous_validation(name))
+            value = self._getattr_without_heterogeneous_validation(name)
+            fits = type(value) is int and 1 <= value <= largest
+            self._require(fits, f"{name} must be an integer from 1 to {largest:,}, got {value!r}")
 
     def validate_architecture(self) -> None:
         """Checks every field, after construction and before saving; the messages name the field."""

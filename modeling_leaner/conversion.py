@@ -339,20 +339,17 @@ def _load_strictly(source: str) -> PreTrainedModel:
         if missing and all(name.startswith("pooler.") for name in missing):
             model, info = model_class.from_pretrained(source, add_pooling_layer=False, **load)
 
+        expected = model_class.__name__
+        unexpected = [name for name in info["unexpected_keys"] if not LEFT_OUT.search(name)]
         sizes = [f"{name} is {list(held)}, expected {list(size)}" for name, held, size in info["mismatched_keys"]]
-        for what, names in (
-            ("tensors of integers, expected floating point:", find_integers(files, model)),
-            (f"missing tensors for {model_class.__name__}:", info["missing_keys"]),
-            (
-                f"unexpected tensors for {model_class.__name__}:",
-                [name for name in info["unexpected_keys"] if not LEFT_OUT.search(name)],
-            ),
-            ("tensors of another shape:", sizes),
-            (
-                "NaN or infinite weights in",
-                [name for name, tensor in model.state_dict().items() if not tensor.isfinite().all()],
-            ),
-        ):
+        broken = [name for name, tensor in model.state_dict().items() if not tensor.isfinite().all()]
+        for what, names in {
+            "tensors of integers, expected floating point:": find_integers(files, model),
+            f"missing tensors for {expected}:": info["missing_keys"],
+            f"unexpected tensors for {expected}:": unexpected,
+            "tensors of another shape:": sizes,
+            "NaN or infinite weights in": broken,
+        }.items():
             if names:
                 raise ConversionError(f"{what} {in_one_line(names)}")
     _untie_if_apart(model)

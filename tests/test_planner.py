@@ -222,7 +222,6 @@ class TestBadInput:
             ("--family gpt", "nothing to plan for: give --params"),
             ("--family gpt --params 30M --flops 1G", "--params and --flops: give one of them"),
             ("--family gpt --params 30Q", "--params 30Q: expected a number above 0, up to 1e.18, as 30M"),
-            ("--family gpt --like bert/base", "--like bert/base: a bert shape, but --family is gpt"),
             ("--like gpt/huge", "unknown shape .*; did you mean gpt/base."),
             ("--like vit/base --length 8", "--length and --vocab-size are of texts"),
             ("--family gpt --params 30M --head-dim 7", "--head-dim 7: no fused attention kernel takes it"),

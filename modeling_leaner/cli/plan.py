@@ -100,8 +100,6 @@ def run(
     if params is not None and flops is not None:
         raise ValueError("--params and --flops: give one of them")
     base = load_config(like or f"{family}/base")
-    if family not in (None, family_of(base)):
-        raise ValueError(f"--like {like}: a {family_of(base)} shape, but --family is {family}")
     base = with_inputs(base, length, vocab_size)
     start = base if like else None
     sizes = [text and parse_count(flag, text) for flag, text in (("--params", params), ("--flops", flops))]
