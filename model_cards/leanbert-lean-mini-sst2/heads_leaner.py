@@ -39,17 +39,15 @@ def embed(
 ) -> tuple[torch.FloatTensor, torch.LongTensor]:
     """Token embeddings (B, T, D) and positions (B or 1, T); without `position_ids` they continue after `past` tokens.
 
-    Raises:
-        ValueError: both or neither of ids and embeddings, more tokens than positions, or an id out of range.
+    Raises ValueError for both or neither of ids and embeddings, more tokens than positions, or an id out of range.
     """
-    longest = model.config.max_position_embeddings
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("exactly one of input_ids and inputs_embeds must be given")
+    given = [None if tensor is None else list(tensor.shape) for tensor in (input_ids, inputs_embeds)]
+    if [shape and len(shape) for shape in given] not in ([2, None], [None, 3]):
+        raise ValueError(f"expected either input_ids (B, T) or inputs_embeds (B, T, D), got {given[0]} and {given[1]}")
     if inputs_embeds is None:
         check_range("input_ids", input_ids, model.config.vocab_size, "vocab_size")
         inputs_embeds = model.embed_tokens(input_ids)
-    if inputs_embeds.ndim != 3:
-        raise ValueError(f"input_ids must be (B, T), inputs_embeds (B, T, D); embedded: {list(inputs_embeds.shape)}")
+    longest = model.config.max_position_embeddings
     length = inputs_embeds.shape[1]
     if position_ids is not None:  # a row of packed sequences may be longer than the positions
         check_range("position_ids", position_ids, longest, "max_position_embeddings")

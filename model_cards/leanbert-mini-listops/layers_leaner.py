@@ -200,13 +200,13 @@ class LeanPreTrainedModel(PreTrainedModel):
             integers = [] if getattr(model, "is_quantized", False) else find_integers(weights, model)
         except SafetensorError as error:
             raise OSError(f"{source}: damaged or not safetensors ({error}); expected {WEIGHTS}") from error
-        if integers:
-            raise RuntimeError(f"{source}: tensors of integers, expected floating point: {', '.join(integers)}")
-        if info["mismatched_keys"] and not allows_mismatch:
-            wrong = [f"{name} is {list(held)}, expected {list(size)}" for name, held, size in info["mismatched_keys"]]
-            raise RuntimeError(
-                f"{source}: tensors do not fit, and ignore_mismatched_sizes is not set: {'; '.join(wrong)}"
-            )
+        wrong = [f"{name} are integers, expected floating point" for name in integers]
+        if not allows_mismatch:
+            wrong += [f"{name} is {list(held)}, expected {list(size)}" for name, held, size in info["mismatched_keys"]]
+        if wrong:
+            hint = "ignore_mismatched_sizes=True leaves out those of another shape"
+            raise RuntimeError(f"{source}: tensors do not fit ({hint}): {'; '.join(wrong)}")
+
         if wants_info:
             return model, info
         gaps = describe_gaps(model, info)
@@ -249,10 +249,8 @@ def find_weights(folder: Path) -> list[Path]:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise OSError(f'{index}: damaged, expected {{"metadata": {{}}, "weight_map": {{tensor: file}}}}') from error
     for name in names:
-        if Path(name).name != name:
+        if Path(name).name != name or not (folder / name).is_file():
             raise OSError(f"{index}: {name!r} is not the name of a file in this folder")
-        if not (folder / name).is_file():
-            raise OSError(f"{folder / name}: missing, {INDEX} names it")
     return [folder / name for name in names]
 
 
@@ -318,21 +316,16 @@ def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, igno
 
 
 def check_sequence(states: torch.Tensor, attention_mask: object, cache: Cache | None = None) -> None:
-    """Raises ValueError for embedded tokens (B, 0, D), and for a mask that is not (B, past + T). In eager mode.
+    """Raises ValueError for a mask that is not (B, past + T), as of embedded tokens (B, T, D). In eager mode.
 
     Masks of other caches than a dynamic one are not compared: those of a static cache may be as long as itself.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return
-    rows, length = states.shape[:2]
-    if length == 0:
-        raise ValueError(f"the sequence has no tokens: embedded, it is {list(states.shape)}, expected (B, T ≥ 1, D)")
-    if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 2:
-        return
-    if cache is not None and not isinstance(cache, DynamicCache):
+    is_recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    is_mask = isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
+    if is_recorded or not is_mask or not isinstance(cache, DynamicCache | None):
         return
     past = 0 if cache is None else cache.get_seq_length()
-    expected = [rows, past + length]
+    expected = [states.shape[0], past + states.shape[1]]
     given = list(attention_mask.shape)
     if given != expected:
         raise ValueError(f"attention_mask is {given}, expected {expected}, (B, T) with {past} tokens before T")

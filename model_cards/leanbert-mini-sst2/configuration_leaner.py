@@ -96,11 +96,10 @@ def strict_config(cls: type) -> type:
     def __init__(self, *args, **kwargs) -> None:
         try:
             strict_init(self, *args, **kwargs)
-        except StrictDataclassFieldValidationError as error:
+        except (StrictDataclassFieldValidationError, StrictDataclassClassValidationError) as error:
             reason = str(error.__cause__).split(". Errors:")[0]  # what follows repeats it for each type of a union
-            raise ValueError(f"{cls.__name__}: {reason}") from error
-        except StrictDataclassClassValidationError as error:
-            raise ValueError(str(error.__cause__)) from error
+            named = reason if reason.startswith(cls.__name__) else f"{cls.__name__}: {reason}"
+            raise ValueError(named) from error
 
     cls.__init__ = __init__
     return cls
@@ -159,41 +158,38 @@ class LeanConfig(PreTrainedConfig):
         cls.__eq__ = LeanConfig.__eq__  # the dataclass decorator writes one that fails on heads per layer
 
     def __post_init__(self, **kwargs):
-        self._refuse(self._unknown_keys(kwargs))
+        self._unknown_keys(kwargs, refused=True)
         if kwargs.get("num_labels", 1) is None:
             kwargs.pop("num_labels")
-        self._check_kwargs(kwargs)
-        heads = self.num_attention_heads
-        if self.head_dim is None and heads > 0 and self.hidden_size % heads == 0:
-            self.head_dim = self.hidden_size // heads  # validate_architecture refuses a head_dim that stays None
-        super().__post_init__(**kwargs)
 
-    def _check_kwargs(self, kwargs: dict) -> None:
-        """Checks what transformers would read without a check, or refuse with a message that names no field."""
+        # What transformers would read without a check, or refuse with a message that names no field.
         model_type = kwargs.get("model_type", self.model_type)
         self._require(model_type == self.model_type, f"model_type must be {self.model_type!r}, got {model_type!r}")
-        self._require_size("num_labels", kwargs.get("num_labels", 1), MOST_LABELS)
-        self._require_size("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)
+        labels = kwargs.get("num_labels", 1)
+        fits = type(labels) is int and 1 <= labels <= MOST_LABELS
+        self._require(fits, f"num_labels must be an integer from 1 to {MOST_LABELS:,}, got {labels!r}")
+        self._require_sizes("num_hidden_layers", largest=MOST_LAYERS)
         kind = self.problem_type
         self._require(kind in (None, *PROBLEM_TYPES), f"problem_type must be one of {PROBLEM_TYPES}, got {kind!r}")
-        labels = self.id2label
-        fits = isinstance(labels, dict) and len(labels) > 0 and all(str(index).isdecimal() for index in labels)
-        self._require(labels is None or fits, f'id2label must map numbers to names, as {{0: "no"}}, got {labels!r}')
-        layers = kwargs.get("per_layer_config")
-        if layers is None:
-            return
+        names = self.id2label
+        fits = names is None or isinstance(names, dict) and names and all(str(index).isdecimal() for index in names)
+        self._require(fits, f'id2label must map numbers to names, as {{0: "no"}}, got {names!r}')
+        layers = {} if kwargs.get("per_layer_config") is None else kwargs["per_layer_config"]
         fits = isinstance(layers, dict) and all(
             str(index).isdecimal()
             and int(index) < self.num_hidden_layers
             and isinstance(layer, dict)
             and layer.keys() <= {"num_attention_heads"}
+            and all(type(heads) is int and 1 <= heads <= LARGEST_SIZE for heads in layer.values())
             for index, layer in layers.items()
         )
         expected = f'map layers in 0..{self.num_hidden_layers - 1} to heads, as {{0: {{"num_attention_heads": 4}}}}'
         self._require(fits, f"per_layer_config must {expected}, got {layers!r}")
-        for index, layer in layers.items():
-            for heads in layer.values():
-                self._require_size(f"per_layer_config[{index}]: num_attention_heads", heads)
+
+        heads = self.num_attention_heads
+        if self.head_dim is None and heads > 0 and self.hidden_size % heads == 0:
+            self.head_dim = self.hidden_size // heads  # validate_architecture refuses a head_dim that stays None
+        super().__post_init__(**kwargs)
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -212,33 +208,30 @@ class LeanConfig(PreTrainedConfig):
 
     @classmethod
     def _own_keys(cls) -> set[str]:
-        """Names of the family's own fields, with their aliases."""
+        """Names of the family's own fields, as they are given, with their aliases."""
         inherited = {field.name for field in fields(PreTrainedConfig)}
-        return {field.name for field in fields(cls)} - inherited | cls.attribute_map.keys()
+        own = {field.name for field in fields(cls)} - inherited
+        return {name.removeprefix("_") for name in own} | cls.attribute_map.keys()
 
     @classmethod
-    def _unknown_keys(cls, keys: Iterable[str]) -> list[str]:
-        """The keys that neither this family nor transformers knows."""
-        known = cls._own_keys() | TRANSFORMERS_KEYS
+    def _unknown_keys(cls, keys: Iterable[str], refused: bool = False) -> list[str]:
+        """The keys that neither this family nor transformers knows.
+
+        Raises ValueError for one that is nearly the name of a field, and where they are `refused` for any.
+        """
+        own = cls._own_keys()
+        known = own | TRANSFORMERS_KEYS
         unknown = [key for key in keys if not (key in known or key.startswith("_") or hasattr(PreTrainedConfig, key))]
         if unknown:  # imported late: only a surprising key pays for it
             from transformers import GenerationConfig
 
             unknown = [key for key in unknown if key not in vars(GenerationConfig())]
+        names = sorted(own | {"per_layer_config", "num_labels"})
+        for key in unknown:
+            near = difflib.get_close_matches(key, names, n=1, cutoff=0.6 if refused else 0.85)
+            if near or refused:
+                raise ValueError(f"{cls.__name__}: {key}: {f'did you mean {near[0]}?' if near else 'unknown key'}")
         return unknown
-
-    @classmethod
-    def _nearest(cls, key: str, cutoff: float = 0.6) -> list[str]:
-        """The field whose name is most like `key`, in a list that is empty where none is like it."""
-        known = sorted(cls._own_keys() | {"per_layer_config", "num_labels"})
-        return difflib.get_close_matches(key, known, n=1, cutoff=cutoff)
-
-    @classmethod
-    def _refuse(cls, keys: list[str]) -> None:
-        """Raises ValueError for the first of the unknown keys, with the nearest field where one is near."""
-        for key in keys:
-            near = cls._nearest(key)
-            raise ValueError(f"{cls.__name__}: {key}: {f'did you mean {near[0]}?' if near else 'unknown key'}")
 
     @classmethod
     def from_dict(cls, config_dict: dict, **kwargs):
@@ -248,8 +241,7 @@ class LeanConfig(PreTrainedConfig):
         with a warning.
         """
         unknown = cls._unknown_keys(config_dict)
-        misspelt = [key for key in unknown + cls._unknown_keys(kwargs) if cls._nearest(key, cutoff=0.85)]
-        cls._refuse(misspelt)
+        cls._unknown_keys(kwargs)
         if unknown:
             logging.get_logger(__name__).warning(f"{cls.__name__}: unknown keys are kept as they are: {unknown}")
         known = {key: value for key, value in config_dict.items() if key not in unknown}
@@ -263,22 +255,15 @@ class LeanConfig(PreTrainedConfig):
             setattr(config, key, config_dict[key])
         return loaded
 
-    @classmethod
-    def from_json_file(cls, json_file):
-        """As `from_dict`, which keeps unknown keys."""
-        return cls.from_dict(cls._dict_from_json_file(json_file))
-
     def _require(self, condition: bool, message: str) -> None:
         if not condition:
             raise ValueError(f"{type(self).__name__}: {message}")
 
-    def _require_size(self, name: str, value: object, largest: int = LARGEST_SIZE) -> None:
-        fits = type(value) is int and 1 <= value <= largest
-        self._require(fits, f"{name} must be an integer from 1 to {largest:,}, got {value!r}")
-
-    def _require_sizes(self, *names: str) -> None:
+    def _require_sizes(self, *names: str, largest: int = LARGEST_SIZE) -> None:
         for name in names:
-            self._require_size(name, self._getattr_without_heterogeneous_validation(name))
+            value = self._getattr_without_heterogeneous_validation(name)
+            fits = type(value) is int and 1 <= value <= largest
+            self._require(fits, f"{name} must be an integer from 1 to {largest:,}, got {value!r}")
 
     def validate_architecture(self) -> None:
         """Checks every field, after construction and before saving; the messages name the field."""
@@ -293,11 +278,7 @@ class LeanConfig(PreTrainedConfig):
         spread, epsilon = self.initializer_range, self.layer_norm_eps
         self._require(0 <= spread < math.inf, f"initializer_range must be finite and at least 0, got {spread}")
         self._require(0 < epsilon < math.inf, f"layer_norm_eps must be finite and above 0, got {epsilon}")
-        self._require_activation("hidden_act")
-
-    def _require_activation(self, name: str) -> None:
-        value = getattr(self, name)
-        self._require(value in ACT2FN, f"{name} {value!r} is not one of transformers' ACT2FN")
+        self._require(self.hidden_act in ACT2FN, f"hidden_act {self.hidden_act!r} is not one of transformers' ACT2FN")
 
     @property
     def heads_per_layer(self) -> list[int]:
@@ -306,8 +287,9 @@ class LeanConfig(PreTrainedConfig):
 
     @property
     def key_value_heads_per_layer(self) -> list[int]:
-        """Key-value heads of each layer."""
-        return self.heads_per_layer
+        """Key-value heads of each layer: as many as query heads, but for a family with `num_key_value_heads`."""
+        groups = getattr(self, "num_key_value_heads", None)
+        return self.heads_per_layer if groups is None else [groups] * self.num_hidden_layers
 
     def _layer_linears(self, length: int) -> list[LinearSize]:
         """The linear layers of all blocks; every one of `length` tokens passes through each."""
@@ -411,3 +393,12 @@ class LeanTextConfig(LeanConfig):
     def default_length(self) -> int:
         """The longest sequence that the positions allow, in tokens."""
         return self.max_position_embeddings
+
+    def _embedding_parameters(self) -> int:
+        tables = self.vocab_size + self.max_position_embeddings + getattr(self, "type_vocab_size", 0)
+        return tables * self.hidden_size
+
+    def _outer_parameters(self, head: str) -> int:
+        norms = 2 if head == "ForMaskedLM" else 1  # it has one of its own
+        is_tied = head in ("ForMaskedLM", "ForCausalLM") and self.tie_word_embeddings  # to the token embedding
+        return (2 * norms - (self.vocab_size if is_tied else 0)) * self.hidden_size

@@ -38,9 +38,6 @@ class LeanBERTConfig(LeanTextConfig):
         self._require_sizes("type_vocab_size")
         self._require(not getattr(self, "is_decoder", False), "is_decoder must be False: LeanBERT is an encoder")
 
-    def _embedding_parameters(self) -> int:
-        return (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * self.hidden_size
-
     def _outer_linears(self, head: str, length: int) -> list[LinearSize]:
         width = self.hidden_size
         pooler = LinearSize(width, width)
@@ -53,10 +50,3 @@ class LeanBERTConfig(LeanTextConfig):
             "ForQuestionAnswering": [LinearSize(width, 2, tokens=length)],
             "ForMultipleChoice": [pooler, LinearSize(width, 1)],
         }[head]
-
-    def _outer_parameters(self, head: str) -> int:
-        norm = 2 * self.hidden_size
-        if head != "ForMaskedLM":
-            return norm
-        tied = self.vocab_size * self.hidden_size if self.tie_word_embeddings else 0  # the token embedding
-        return 2 * norm - tied  # it has a norm of its own

@@ -154,21 +154,16 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         shift_labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """As `ForCausalLMLoss`, from states (B, T, D) and labels (B, T), `loss_chunk_size` tokens at a time.
-
-        Raises ValueError for labels of another length than the states, such as with `logits_to_keep`.
-        """
+        """As `ForCausalLMLoss`, from states (B, T, D) and labels (B, T), `loss_chunk_size` tokens at a time."""
         if shift_labels is None:
             shift_labels = nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
         states = states.flatten(0, 1)  # (B·T, D)
         targets = shift_labels.flatten()  # (B·T)
-        if len(states) != len(targets):
-            raise ValueError(f"labels: expected one per state, got {len(targets)} for {len(states)}")
         if num_items_in_batch is None:
             num_items_in_batch = (targets != -100).sum()
         loss = 0.0
         size = self.config.loss_chunk_size
-        for chunk, target in zip(states.split(size), targets.split(size)):
+        for chunk, target in zip(states.split(size), targets.split(size), strict=True):
             loss = loss + checkpoint(self.summed_loss, chunk, target, use_reentrant=False)
         return loss / torch.as_tensor(num_items_in_batch, device=loss.device)
 
@@ -188,23 +183,21 @@ class LeanGPTForSequenceClassification(TextHead, LeanGPTPreTrainedModel):
         self.score = nn.Linear(config.hidden_size, config.num_labels, bias=False)
         self.post_init()
 
-    def last_token(self, states: torch.Tensor, input_ids: torch.LongTensor | None) -> torch.Tensor:
-        """(B, T, D) → (B, D): the rightmost token that is not `pad_token_id`; without ids, the last token."""
-        pad = self.config.pad_token_id
-        if pad is None and states.shape[0] > 1:
-            raise ValueError("pad_token_id is not set: a batch of more than one sequence needs it")
-        if pad is None or input_ids is None:
-            return states[:, -1]
-        positions = torch.arange(states.shape[1], device=states.device)
-        last = (positions * (input_ids != pad).to(states.device)).argmax(-1)
-        return states[torch.arange(states.shape[0], device=states.device), last]
-
     def predict(self, outputs: ModelOutput, labels: torch.Tensor | None, inputs: Inputs, **kwargs) -> ModelOutput:
         """Logits (B, num_labels); labels (B,) classes or numbers, (B, num_labels) for several labels at once.
 
         Raises ValueError for a batch of more than one sequence while `pad_token_id` is not set.
         """
-        logits = self.score(self.last_token(outputs.last_hidden_state, inputs.input_ids))
+        states, ids, pad = outputs.last_hidden_state, inputs.input_ids, self.config.pad_token_id
+        if pad is None and states.shape[0] > 1:
+            raise ValueError("pad_token_id is not set: a batch of more than one sequence needs it")
+        if pad is None or ids is None:
+            last_states = states[:, -1]
+        else:  # of the rightmost token that is not padding
+            positions = torch.arange(states.shape[1], device=states.device)
+            last = (positions * (ids != pad).to(states.device)).argmax(-1)
+            last_states = states[torch.arange(states.shape[0], device=states.device), last]
+        logits = self.score(last_states)
         loss = class_loss(self, logits, labels, **kwargs)
         cache = outputs.past_key_values
         return SequenceClassifierOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **recorded(outputs))

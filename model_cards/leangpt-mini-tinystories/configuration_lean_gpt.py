@@ -56,16 +56,9 @@ class LeanGPTConfig(LeanTextConfig):
             uneven = f"num_attention_heads={heads} of layer {index} is not a multiple of num_key_value_heads={groups}"
             self._require(heads % groups == 0, uneven)
 
-    @property
-    def key_value_heads_per_layer(self) -> list[int]:
-        return [self.num_key_value_heads] * self.num_hidden_layers
-
     def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int:
         """Bytes that one token adds to the key-value cache, all layers together (2 a value: bfloat16)."""
         return 2 * sum(self.key_value_heads_per_layer) * self.head_dim * bytes_per_value
-
-    def _embedding_parameters(self) -> int:
-        return (self.vocab_size + self.max_position_embeddings) * self.hidden_size
 
     def _outer_linears(self, head: str, length: int) -> list[LinearSize]:
         width = self.hidden_size
@@ -76,7 +69,3 @@ class LeanGPTConfig(LeanTextConfig):
             "ForTokenClassification": [LinearSize(width, self.num_labels, tokens=length)],
             "ForQuestionAnswering": [LinearSize(width, 2, tokens=length)],
         }[head]
-
-    def _outer_parameters(self, head: str) -> int:
-        is_tied = head == "ForCausalLM" and self.tie_word_embeddings  # its matrix is the token embedding
-        return 2 * self.hidden_size - (self.vocab_size * self.hidden_size if is_tied else 0)

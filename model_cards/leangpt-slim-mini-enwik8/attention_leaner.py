@@ -29,9 +29,8 @@ ROWS_OF_A_CAUSAL_BLOCK = 64  # queries; the keys after them are left out
 
 def per_query_head(module: nn.Module, states: torch.Tensor) -> torch.Tensor:
     """Keys or values (B, K, S, d) → (B, H, S, d)."""
-    if module.num_key_value_groups == 1:
-        return states
-    return states.repeat_interleave(module.num_key_value_groups, dim=1)
+    groups = module.num_key_value_groups
+    return states if groups == 1 else states.repeat_interleave(groups, dim=1)
 
 
 def eager_attention_forward(
@@ -118,9 +117,8 @@ def blocks_of(
     """
     most = SCORES_OF_A_BLOCK * (4 if dtype == torch.bfloat16 else 1)
     batch, num_heads, num_queries, num_keys = scores
-    some_queries = min(num_queries, max(1, most // num_keys))
-    if skips_keys:
-        some_queries = min(some_queries, ROWS_OF_A_CAUSAL_BLOCK)
+    most_queries = ROWS_OF_A_CAUSAL_BLOCK if skips_keys else num_queries
+    some_queries = min(num_queries, most_queries, max(1, most // num_keys))
     some_heads = min(num_heads, max(1, most // (some_queries * num_keys)))
     some_items = max(1, most // (some_queries * num_keys * num_heads))
     for item in range(0, batch, some_items):
@@ -227,23 +225,20 @@ def block_attention_forward(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """As products, but by blocks and without the weights, on a CPU alone.
 
-    It computes in float32 at least, but in bfloat16 on a processor that multiplies it.
-
-    A mask that is to be learnt is left to products.
+    It computes in float32 at least, but in bfloat16 on a processor that multiplies it. A mask that is to be learnt is
+    left to products.
     """
     if attention_mask is not None and attention_mask.requires_grad:
         return products_attention_forward(module, query, key, value, attention_mask, scaling, dropout, is_causal)
     key = per_query_head(module, key)
     value = per_query_head(module, value)
     is_causal = module.is_causal if is_causal is None else is_causal
-    mask = None
     skips_keys = attention_mask is None and is_causal and query.shape[2] == key.shape[2]
-    if not skips_keys:
-        mask = mask_or_triangle(attention_mask, is_causal, query, key)
+    mask = None if skips_keys else mask_or_triangle(attention_mask, is_causal, query, key)
+
     given_dtype = query.dtype
-    dtype = torch.promote_types(given_dtype, torch.float32)
-    if given_dtype == torch.bfloat16 and multiplies_bfloat16():
-        dtype = given_dtype
+    stays = given_dtype == torch.bfloat16 and multiplies_bfloat16()
+    dtype = given_dtype if stays else torch.promote_types(given_dtype, torch.float32)
     query, key, value = (states.to(dtype).contiguous() for states in (query, key, value))
     output = AttentionByBlocks.apply(query * scaling, key, value, mask, skips_keys, dropout)
     output = without_blind_rows(output.to(given_dtype), mask)

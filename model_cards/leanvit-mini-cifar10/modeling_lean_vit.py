@@ -44,29 +44,21 @@ class LeanViTEmbeddings(nn.Module):
         positions = nn.functional.interpolate(positions, size=new_grid, mode="bicubic", align_corners=False)
         return torch.cat((cls_position, positions.permute(0, 2, 3, 1).flatten(1, 2)), dim=1)
 
-    def check_image(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None) -> None:
-        """Raises ValueError for channels or a size other than the configuration's."""
-        config = self.config
-        shape = list(pixel_values.shape)
-        if len(shape) != 4 or shape[1] != config.num_channels:
-            raise ValueError(f"pixel_values are {shape}, not (B, num_channels={config.num_channels}, height, width)")
-        given = "pixel_values are {}×{}".format(*shape[2:])
-        if interpolate_pos_encoding:
-            if any(side % patch != 0 for side, patch in zip(shape[2:], config.patch_shape)):
-                raise ValueError(f"{given}, not a multiple of patch_size={config.patch_size}")
-        elif tuple(shape[2:]) != config.image_shape:
-            expected = "{}×{}".format(*config.image_shape)
-            raise ValueError(f"{given}, expected image_size {expected}, or interpolate_pos_encoding=True")
-
     def forward(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None = None) -> torch.Tensor:
-        self.check_image(pixel_values, interpolate_pos_encoding)
+        """Raises ValueError for channels or a size other than the configuration's."""
+        shape, config = list(pixel_values.shape), self.config
+        are_multiples = all(side % patch == 0 for side, patch in zip(shape[2:], config.patch_shape))
+        fits = are_multiples if interpolate_pos_encoding else tuple(shape[2:]) == config.image_shape
+        if len(shape) != 4 or shape[1] != config.num_channels or not fits:
+            expected = [config.num_channels, *config.image_shape]
+            other = f"or multiples of patch_size={config.patch_size} with interpolate_pos_encoding=True"
+            raise ValueError(f"pixel_values are {shape}, expected channels, height, width of {expected}, {other}")
+
         patches = self.projection(pixel_values.to(self.projection.weight.dtype))  # (B, D, rows, columns)
         # Left strided, the patch tokens slow every later layer down in eager mode.
         patches = patches.flatten(2).transpose(1, 2).contiguous()  # (B, P, D)
         hidden_states = torch.cat((self.cls_token.expand(patches.shape[0], -1, -1), patches), dim=1)  # (B, 1 + P, D)
-        positions = self.position_embeddings
-        if interpolate_pos_encoding:
-            positions = self.interpolate_pos_encoding(*pixel_values.shape[2:])
+        positions = self.interpolate_pos_encoding(*shape[2:]) if interpolate_pos_encoding else self.position_embeddings
         return self.dropout(hidden_states + positions)
 
 
@@ -112,12 +104,7 @@ class LeanViTModel(LeanViTPreTrainedModel):
             pixel_values: (B, num_channels, height, width).
             interpolate_pos_encoding: resample the positions to an image of another size.
             attention_mask: (B, 1 + P), 0 for patches that no token may attend to.
-
-        Raises:
-            ValueError: the image's channels or size are not those of the configuration, or the mask's width is wrong.
         """
-        if pixel_values is None:
-            raise ValueError("pixel_values must be given")
         hidden_states = self.embeddings(pixel_values, interpolate_pos_encoding)
         check_sequence(hidden_states, attention_mask)
         mask = create_bidirectional_mask(self.config, inputs_embeds=hidden_states, attention_mask=attention_mask)

@@ -3,6 +3,7 @@
 
 from typing import ClassVar
 
+from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 
 from .configuration_leaner import MOST_LAYERS, LeanConfig, LinearSize, strict_config
@@ -51,7 +52,7 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
     def __post_init__(self, **kwargs):
         if self.pooler_output_size is None:
             self.pooler_output_size = self.hidden_size
-        self._require_size("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)  # before stages are named
+        self._require_sizes("num_hidden_layers", largest=MOST_LAYERS)  # before stages are named
         stages = kwargs.pop("out_features", None), kwargs.pop("out_indices", None)
         self.set_output_features_output_indices(*stages)
         super().__post_init__(**kwargs)
@@ -68,16 +69,12 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
     def validate_architecture(self) -> None:
         super().validate_architecture()
         self._require_sizes("num_channels", "pooler_output_size")
-        self._require_activation("pooler_act")
+        self._require(self.pooler_act in ACT2FN, f"pooler_act {self.pooler_act!r} is not one of transformers' ACT2FN")
         for name in ("image_size", "patch_size"):
             sides = as_pair(getattr(self, name))
             self._require(len(sides) == 2 and min(sides) >= 1, f"{name} must be one or two integers ≥ 1, got {sides}")
         for side, image, patch in zip(("height", "width"), self.image_shape, self.patch_shape):
             self._require(image % patch == 0, f"image_size: {side} {image} is not a multiple of patch_size {patch}")
-
-    @classmethod
-    def _own_keys(cls) -> set[str]:
-        return super()._own_keys() | {"out_features", "out_indices"}
 
     @property
     def stage_names(self) -> list[str]:
