@@ -32,9 +32,8 @@ def leave_in_order() -> None:
 
 def interrupt(_: int, frame: FrameType | None) -> None:
     """Do what Ctrl-C does now; if that is ignored, as after `&` in a script, raise KeyboardInterrupt."""
-    pressed = signal.getsignal(signal.SIGINT)
-    if not callable(pressed):
-        pressed = signal.default_int_handler
+    handler = signal.getsignal(signal.SIGINT)
+    pressed = handler if callable(handler) else signal.default_int_handler
     pressed(signal.SIGINT, frame)
 
 

@@ -269,28 +269,6 @@ def test_terminated_while_a_folder_is_written(handler, tmp_path):
     assert (process.returncode, errors, list(tmp_path.iterdir())) == (130, "", [])
 
 
-FREED_MEMORY = """
-import resource, sys, types
-
-
-def allocate_and_free():
-    for _ in range(8):
-        b"x" * 2**25
-
-
-def app():
-    allocate_and_free()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    allocate_and_free()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-
-
-sys.modules["modeling_leaner.cli.app"] = types.SimpleNamespace(app=app)
-from modeling_leaner.__main__ import main
-main()
-"""
-
-
 class TestHub:
     """A name that is nowhere is refused in seconds, whether or not the Hub can be reached."""
 

@@ -61,17 +61,6 @@ def pictures(count: int, seed: int, column: str = "image", classes: int = 10) ->
     return Dataset.from_dict({column: images, "label": labels.tolist()}, features=features)
 
 
-def with_a_broken_picture(count: int, broken: int, folder: Path) -> Dataset:
-    """Pictures of PNG files in a folder, one of which ends too early."""
-    rows = pictures(count, 0)
-    files = [str(folder / f"{number:02}.png") for number in range(count)]
-    for row, file in zip(rows, files):
-        row["image"].save(file)
-    content = Path(files[broken]).read_bytes()
-    Path(files[broken]).write_bytes(content[: len(content) // 2])
-    return Dataset.from_dict({"image": files, "label": rows["label"]}, features=rows.features)
-
-
 def documents(count: int, seed: int, words: int = 60) -> Dataset:
     rng = random.Random(seed)
     return Dataset.from_dict({"text": [sentence(rng, words) + "." for _ in range(count)]})

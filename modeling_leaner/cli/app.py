@@ -135,7 +135,7 @@ def slim(
     label_column: Annotated[str | None, Option(help="Column of classes; a classifier learns from it, too.")] = None,
     layers: Annotated[int | None, Option(help="Number of layers to keep, instead of --speedup.")] = None,
     keep_layers: Annotated[
-        str | None, Option(metavar="TEXT", help="Layers to keep, such as 0,4,5.", parser=layer_numbers)
+        str | None, Option(metavar="<str>", help="Layers to keep, such as 0,4,5.", parser=layer_numbers)
     ] = None,
     heads: Annotated[int | None, Option(help="Heads per layer; more than there are start with no effect.")] = None,
     total_heads: Annotated[int | None, Option(help="Heads over all layers together.")] = None,
@@ -194,7 +194,9 @@ def inspect(
     rows: Annotated[int, Option(min=1, help="Number of examples.")] = 8,
     layers: Annotated[
         str | None,
-        Option(metavar="TEXT", help="Layers counted from 0, such as 0,4,5.", show_default="all", parser=layer_numbers),
+        Option(
+            metavar="<str>", help="Layers counted from 0, such as 0,4,5.", show_default="all", parser=layer_numbers
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
