@@ -46,9 +46,7 @@ def eager_attention_forward(
     """Plain softmax attention: query (B, H, T, d), key and value (B, K, S, d) → (B, T, H, d), weights (B, H, T, S)."""
     key = per_query_head(module, key)
     value = per_query_head(module, value)
-    scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
-    if attention_mask is not None:
-        scores = masked(scores, attention_mask)
+    scores = masked(query @ key.transpose(2, 3) * scaling, attention_mask)  # (B, H, T, S)
     dtype = torch.promote_types(query.dtype, torch.float32)
     weights = nn.functional.softmax(scores, dim=-1, dtype=dtype).to(query.dtype)
     weights = drop(weights, dropout, module.training)
@@ -72,8 +70,10 @@ def without_blind_rows(output: torch.Tensor, mask: torch.Tensor | None) -> torch
     return output * seen.any(-1, keepdim=True)
 
 
-def masked(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Scores by a mask: what is seen is True, 1 as an integer, or 0 in floating point, which is added."""
+def masked(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Scores by a mask: what is seen is True, 1 as an integer, or 0 in floating point, which is added; None: all."""
+    if mask is None:
+        return scores
     least = torch.finfo(scores.dtype).min / 2  # half, so that sums stay finite: a softmax over -inf alone is NaN
     if not mask.is_floating_point():
         return torch.where(mask.bool(), scores, least)
@@ -99,9 +99,7 @@ def products_attention_forward(
     value = per_query_head(module, value)
     is_causal = module.is_causal if is_causal is None else is_causal
     mask = mask_or_triangle(attention_mask, is_causal, query, key)
-    scores = (query * scaling) @ key.transpose(2, 3)  # (B, H, T, S)
-    if mask is not None:
-        scores = masked(scores, mask)
+    scores = masked((query * scaling) @ key.transpose(2, 3), mask)  # (B, H, T, S)
     weights = nn.functional.softmax(scores, dim=-1)
     weights = drop(weights, dropout, module.training)
     output = without_blind_rows(weights @ value, mask)

@@ -4,7 +4,7 @@
 import difflib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import wraps
 from typing import ClassVar
 
@@ -293,16 +293,15 @@ class LeanConfig(PreTrainedConfig):
 
     def _layer_linears(self, length: int) -> list[LinearSize]:
         """The linear layers of all blocks; every one of `length` tokens passes through each."""
-        width = self.hidden_size
-        mlp = self.intermediate_size
+        width, mlp = self.hidden_size, self.intermediate_size
         bias = getattr(self, "qkv_bias", True)
         linears = []
-        for query_heads, key_value_heads in zip(self.heads_per_layer, self.key_value_heads_per_layer):
-            queries = query_heads * self.head_dim
-            keys = key_value_heads * self.head_dim
-            linears += [LinearSize(width, queries, bias), LinearSize(width, keys, bias), LinearSize(width, keys, bias)]
-            linears += [LinearSize(queries, width), LinearSize(width, mlp), LinearSize(mlp, width)]
-        return [replace(linear, tokens=length) for linear in linears]
+        for heads, groups in zip(self.heads_per_layer, self.key_value_heads_per_layer):
+            sizes = [each * self.head_dim for each in (heads, groups, groups)]
+            linears += [LinearSize(width, size, bias, length) for size in sizes]  # q, k and v
+            others = ((sizes[0], width), (width, mlp), (mlp, width))
+            linears += [LinearSize(*inputs_and_outputs, tokens=length) for inputs_and_outputs in others]
+        return linears
 
     def _outer_parameters(self, head: str) -> int:
         """Parameters outside the blocks that are neither embeddings nor linear layers, minus those that are tied."""
