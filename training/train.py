@@ -44,12 +44,13 @@ def train(recipe: str | None, options: list[str]) -> None:
     try:
         arguments = parse(recipe, options, needed=("task", "shape"))
         results = run(arguments, recipe)
+        was_interrupted = results is None and arguments.process_index == 0
     except KeyboardInterrupt:
         print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
-        raise SystemExit(130) from None
+        was_interrupted = True
     except (ValueError, OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(" ".join(str(error).split())) from error
-    if results is None and arguments.process_index == 0:
+    if was_interrupted:
         raise SystemExit(130)
     if results is None:
         return

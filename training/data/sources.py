@@ -9,7 +9,7 @@ from pathlib import Path
 
 import datasets
 from datasets import Dataset, IterableDataset, Value, VerificationMode, load_dataset
-from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
+from datasets.exceptions import DatasetGenerationError
 from PIL import Image as PILImage
 
 from modeling_leaner.terminal import did_you_mean
@@ -62,30 +62,32 @@ def load_split(
         ValueError: names the file, the dataset or the split, and what there is in its place.
     """
     name = describe(dataset, split, data_files or [])
-    if data_files:
-        rows = _read_local(data_files, split, name, streaming)
-    elif dataset in BUILT_IN:
+    if dataset in BUILT_IN and not data_files:
         splits = BUILT_IN[dataset](**({} if test_trees is None else {"test": test_trees}))  # of ListOps
         if split not in splits:
             raise ValueError(f"{dataset}: no split {split!r}, expected one of {', '.join(splits)}")
         rows = splits[split]
-    elif dataset is None:
-        raise ValueError("dataset: missing; give a Hub id, a built-in set, or data_files")
     else:
+        if dataset is None and not data_files:
+            raise ValueError("dataset: missing; give a Hub id, a built-in set, or data_files")
+        builder, options = _local(data_files, split) if data_files else (dataset, {"name": dataset_config})
         try:
-            rows = load_dataset(dataset, dataset_config, split=split, streaming=streaming)
-        except (DatasetNotFoundError, FileNotFoundError, ConnectionError, ValueError) as error:
-            hint = did_you_mean(dataset, BUILT_IN) or "; a local copy is given by its path"
-            missing = f"not found on the Hub or in its cache{hint}"
-            problem = " ".join(str(error).split()) if isinstance(error, ValueError) else missing
-            raise ValueError(f"dataset {dataset}: {problem}") from error
+            rows = load_dataset(builder, split=split, streaming=streaming, **options)
+        except (DatasetGenerationError, OSError, ValueError) as error:
+            place, problem = name, " ".join(str(error.__cause__ or error).split())[:600]
+            if not data_files:
+                place = f"dataset {dataset}"
+                if isinstance(error, FileNotFoundError | ConnectionError):
+                    hint = did_you_mean(dataset, BUILT_IN) or "; a local copy is given by its path"
+                    problem = f"not found on the Hub or in its cache{hint}"
+            raise ValueError(f"{place}: {problem}") from error
     if isinstance(rows, Dataset) and len(rows) == 0:
         raise ValueError(f"{name}: the split is empty")
     return rows
 
 
-def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -> Rows:
-    """A split of local files, or of a folder; in messages `name` is the split's."""
+def _local(data_files: list[str], split: str) -> tuple[str, dict[str, object]]:
+    """How `load_dataset` reads a split of local files, or of a folder: by which builder, with which options."""
     whole = whole_split(split)
     files = split_files(data_files)
     chosen = files.get(whole, files.get(None))
@@ -98,19 +100,12 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
         if not is_there or not (is_folder or suffix in FORMATS):
             problem = f"expected a folder, or files of one of {', '.join(FORMATS)}"
             raise ValueError(f"{file}: {problem if is_there else 'no such file or folder'}")
-    options = {"split": split, "streaming": streaming}
-    if is_folder:
-        options["verification_mode"] = VerificationMode.NO_CHECKS
-        builder = chosen[0]
-        if whole in files:  # the folder is one split
-            builder, options["data_files"] = "imagefolder", {whole: f"{chosen[0]}/**"}
-    else:
-        builder = FORMATS[suffix]
-        options |= {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
-    try:
-        return load_dataset(builder, **options)
-    except (DatasetGenerationError, DatasetNotFoundError, OSError, ValueError) as error:
-        raise ValueError(f"{name}: {' '.join(str(error.__cause__ or error).split())[:300]}") from error
+    if not is_folder:
+        return FORMATS[suffix], {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
+    options = {"verification_mode": VerificationMode.NO_CHECKS}
+    if whole in files:  # the folder is one split
+        return "imagefolder", {"data_files": {whole: f"{chosen[0]}/**"}, **options}
+    return chosen[0], options
 
 
 # Its rows and columns
@@ -136,32 +131,31 @@ def require_columns(rows: Rows, names: list[str], source: str) -> None:
             raise ValueError(f"{source}: no column {name!r} in the data, which has {', '.join(available)}")
 
 
-def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) -> str:
-    """The column that the recipe names, or else the only candidate.
+def find_column(
+    rows: Rows, named: str | None, key: str, candidates: list[str], fitting: list[str] | None = None
+) -> str:
+    """The column that the recipe names, one of `fitting` or if None any, or else the only candidate.
 
     Raises:
         ValueError: names the key, the column and the columns that there are.
     """
-    if named is not None:
-        require_columns(rows, [named], key)
+    available = column_names(rows)
+    if named in (available if fitting is None else fitting):
         return named
-    if len(candidates) != 1:
-        problem = f"{', '.join(candidates)} would all fit" if candidates else "no column fits"
-        kinds = {name: f" ({getattr(kind, 'dtype', kind)})" for name, kind in (rows.features or {}).items()}
-        columns = ", ".join(name + kinds.get(name, "") for name in column_names(rows))
-        raise ValueError(f"{key}: {problem}; name one of {columns}")
-    return candidates[0]
+    if named is None and len(candidates) == 1:
+        return candidates[0]
+    problem = f"{', '.join(candidates)} would all fit" if candidates else "no column fits"
+    if named is not None:
+        problem = f"the column {named!r} holds something else" if named in available else f"no column {named!r}"
+    kinds = {name: f" ({getattr(kind, 'dtype', kind)})" for name, kind in (rows.features or {}).items()}
+    raise ValueError(f"{key}: {problem}; name one of {', '.join(name + kinds.get(name, '') for name in available)}")
 
 
 def find_text_column(rows: Rows, named: str | None, key: str) -> str:
     """The column of texts that the recipe names, or else the likely one; errors as of `find_column`."""
     texts = text_columns(rows)
     likely = [name for name in TEXT_COLUMNS if name in texts][:1] or texts
-    column = find_column(rows, named, key, likely)
-    if rows.features and column not in texts:
-        kind = rows.features[column]
-        raise ValueError(f"{key}: column {column!r} is {getattr(kind, 'dtype', kind)}, expected text")
-    return column
+    return find_column(rows, named, key, likely, texts if rows.features else None)
 
 
 def first_rows(rows: Rows, count: int | None) -> Rows:

@@ -88,7 +88,7 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         training_data = {
             "rows": len(rows) if hasattr(rows, "__len__") else None,  # None of a stream
             # None of images: to decode them all would take long
-            "sha256": content_sha256(rows, task.columns()) if task.modality is TEXT else None,
+            "sha256": content_sha256(rows, task.columns) if task.modality is TEXT else None,
             "local": bool(arguments.data_files),
         }
         taught, train = with_teacher(task, train)
@@ -103,7 +103,7 @@ def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
     with naming(source, (UnicodeDecodeError,)):
         prepared = task.prepare(rows, source, training=False)
         task.keep_held_out(rows)
-    return HeldOut(source, prepared.with_format("numpy"), content_sha256(rows, task.columns()))
+    return HeldOut(source, prepared.with_format("numpy"), content_sha256(rows, task.columns))
 
 
 def holdout_key(arguments: RecipeArguments) -> str | None:
@@ -169,17 +169,10 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
 
 
 def shape_config(arguments: RecipeArguments) -> LeanConfig:
-    """The configuration of the shape, at the recipe's `image_size`.
-
-    Raises ValueError for no such shape, or a size that a checkpoint or a text model does not have.
-    """
+    """The configuration of the shape, at the recipe's `image_size`. Raises ValueError for no such shape."""
     config = load_config(str(arguments.shape))
     size = arguments.image_size
-    if size is None:
-        return config
-    if has_weights(str(arguments.shape)) and getattr(config, "image_shape", None) != (size, size):
-        raise ValueError(f"image_size: {size}, but {arguments.shape} has another one")
-    return type(config)(**{**config.to_dict(), "image_size": size})
+    return config if size is None else type(config)(**{**config.to_dict(), "image_size": size})
 
 
 def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:

@@ -124,12 +124,12 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
     """
     folder = Path(arguments.output_dir)
     saved = folder / RECIPE
-    if not saved.is_file():
-        if any(not path.name.startswith(".") for path in folder.glob("*")):
-            raise ValueError(f"{folder} is not empty and holds no run; --output_dir takes another folder")
+    holds_run = saved.is_file()
+    if any(not path.name.startswith(".") for path in folder.glob("*")) and not (holds_run and arguments.resume):
+        problem = "holds a run already: --resume continues it," if holds_run else "is not empty and holds no run;"
+        raise ValueError(f"{folder} {problem} --output_dir takes another folder")
+    if not holds_run:
         return None
-    if not arguments.resume:
-        raise ValueError(f"{folder} holds a run already: --resume continues it, --output_dir takes another folder")
     before, now = read_recipe(str(saved))[1], {**recorded_settings(arguments), "shape": arguments.shape}
     for key in sorted({*before, *now} - CHANGEABLE):
         if before.get(key) != now.get(key):

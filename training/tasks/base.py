@@ -103,8 +103,8 @@ def random_numbers(generators: Generators, shape: tuple[int, ...], like: torch.T
 class Task:
     """What the tasks share. A task also defines
 
-    - `columns()` that it reads, once `configure(train)` has found them, which returns the fields of the configuration
-      that follow from the data, such as the labels;
+    - `configure(train)`, which finds the `columns` that it reads and returns the fields of the configuration that
+      follow from the data, such as the labels;
     - `prepare(rows, source, training)`: rows of numbers, or ValueError that names source, column and row;
     - `collate(rows)`: one batch on the host, and `score(prediction)`: the metrics, from what `reduce` kept;
     - with `has_own_loss` also `loss(model, inputs, items, batches)` → loss and outputs: a sum is divided by the items
@@ -122,6 +122,7 @@ class Task:
     head: str  # of the model's class, as ForMaskedLM; empty if the model has none
     modality: Modality
     does: str  # what a model does, for a card's first sentence
+    columns: list[str]  # of the rows
     held_out_unit = "rows"  # what a row is called where the held-out ones are counted
     is_scored_by_token = False  # and not by row, so that the choice of rows gives no standard error
     has_full_rows = False  # all of one length
@@ -140,11 +141,6 @@ class Task:
     def trains_bare_model(cls) -> bool:
         """Whether the model has no head, so that its states are what is trained."""
         return cls.head == ""
-
-    @classmethod
-    def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
-        """The columns whose text the task reads, for a tokenizer to be trained on."""
-        return []
 
     @classmethod
     def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
@@ -184,18 +180,19 @@ class TextTask(Task):
 
     def __init__(self, arguments: RecipeArguments, config: LeanConfig, processing: PreTrainedTokenizerBase):
         super().__init__(arguments, config, processing)
-        size = max(processing.get_vocab().values(), default=-1) + 1
-        if size > config.vocab_size:
-            raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {config.vocab_size}")
         # a checkpoint may have more positions than it was trained on
         self.length = arguments.max_length or min(config.max_position_embeddings, processing.model_max_length)
         self.segments = hasattr(config, "type_vocab_size")  # as bidirectional models have
-        for token in self.needs or (("cls", "sep") if self.segments else ()):
-            if getattr(processing, f"{token}_token_id") is None:
-                raise ValueError(f"tokenizer: it has no {token} token, which {self.name} with this shape needs")
+        size = max(processing.get_vocab().values(), default=-1) + 1
+        needed = self.needs or (("cls", "sep") if self.segments else ())
+        lacking = [token for token in needed if getattr(processing, f"{token}_token_id") is None]
+        if size > config.vocab_size or lacking:
+            has = f"{size} tokens, but the shape's vocab_size is {config.vocab_size}"
+            raise ValueError(f"tokenizer: {f'no {lacking[0]} token, which {self.name} needs' if lacking else has}")
 
     @classmethod
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
+        """The columns whose text the task reads, also for a tokenizer to be trained on."""
         pair = [] if arguments.text_pair_column is None else ["text_pair_column"]
         return [find_text_column(rows, getattr(arguments, key), key) for key in ("text_column", *pair)]
 

@@ -61,8 +61,7 @@ class Classification(Task):
         if isinstance(feature, ClassLabel):
             names = feature.names
         elif is_fraction or not isinstance(feature, Value) or isinstance(train, IterableDataset):
-            expected = "classes, whole numbers or text; of a stream, classes that it states"
-            raise ValueError(f"label_column: {self.label_column} is {kind}, expected {expected}")
+            names = []
         else:
             # The texts, or the numbers from 0 to the largest. Numbers that do not begin at 0 count nothing: they are
             # the names. A label that is missing is reported with its row, as the rows are read.
@@ -71,7 +70,9 @@ class Classification(Task):
             self.goes_by_name = not counts_from_0
             names = [str(value) for value in (range(values[-1] + 1) if counts_from_0 else values)]
         if len(names) < 2:
-            raise ValueError(f"{self.label_column}: the only class is {', '.join(names)!r}, expected two or more")
+            problem = f"the only class is {names[0]!r}" if names else f"{self.label_column} is {kind}"
+            expected = "two or more, as whole numbers or text; of a stream, stated with its columns"
+            raise ValueError(f"label_column: {problem}, expected {expected}")
         self.classes = {name: index for index, name in enumerate(names)}
         labels = {"id2label": dict(enumerate(names)), "label2id": self.classes}
         return {"num_labels": len(names), "problem_type": "single_label_classification", **labels}
@@ -159,17 +160,16 @@ class ImageClassification(Classification):
     has_full_rows = True
     does = "sorts images into the classes of its training set"
 
-    def columns(self) -> list[str]:
-        return [self.image_column, self.label_column]
-
     def configure(self, train: Rows) -> dict[str, object]:
         features = train.features or {}
         images = [name for name, kind in features.items() if isinstance(kind, Image)]
         self.image_column = find_column(train, self.arguments.image_column, "image_column", images)
-        return super().configure(train)
+        fields = super().configure(train)
+        self.columns = [self.image_column, self.label_column]
+        return fields
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        require_columns(rows, self.columns(), source)
+        require_columns(rows, self.columns, source)
         height, width = self.config.image_shape
         feature = (rows.features or {}).get(self.label_column)
         function = partial(self._read, source=source, size=(height, width), feature=feature)
@@ -190,8 +190,7 @@ class ImageClassification(Classification):
             if not isinstance(image, PILImage.Image) or image.mode[0] in "FI":
                 raise ValueError(f"{where}: expected an image of 8 bits a channel")
             image = with_channels(image, self.config.num_channels)
-            if image.size != size[::-1]:
-                image = image.resize(size[::-1], resampling)
+            image = image if image.size == size[::-1] else image.resize(size[::-1], resampling)
             pixels.append(np.asarray(image, dtype=np.uint8).reshape(*size, -1).transpose(2, 0, 1).ravel())
         return {"pixels": pixels, "labels": self.labels(batch, indices, source, feature)}
 
@@ -217,9 +216,7 @@ class ImageClassification(Classification):
                 pixels = pixels.permute(0, 2, 3, 1)[items, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
             if self.arguments.horizontal_flip:
                 pixels = torch.where((draws[:, 2] < 0.5)[:, None, None, None], pixels.flip(-1), pixels)
-        pixels = pixels.float()
-        if self.processing.do_rescale:
-            pixels = pixels * self.processing.rescale_factor
+        pixels = pixels.float() * (self.processing.rescale_factor if self.processing.do_rescale else 1)
         if self.processing.do_normalize:
             mean = torch.tensor(self.processing.image_mean, device=pixels.device)[:, None, None]
             deviation = torch.tensor(self.processing.image_std, device=pixels.device)[:, None, None]
@@ -242,12 +239,10 @@ class SequenceClassification(Classification, TextTask):
     def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
         return (arguments.metric,) if arguments.metric else ("accuracy", "pearson")  # of classes, of numbers
 
-    def columns(self) -> list[str]:
-        return [*self.texts, self.label_column]
-
     def configure(self, train: Rows) -> dict[str, object]:
         self.texts = self.text_columns_of(self.arguments, train)
         fields = super().configure(train)
+        self.columns = [*self.texts, self.label_column]
         if self.regression and self.arguments.metric is None:
             self.metric = "pearson"
         if self.metric != "loss" and self.regression != (self.metric in REGRESSION_METRICS):
@@ -258,7 +253,7 @@ class SequenceClassification(Classification, TextTask):
         return fields
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        require_columns(rows, self.columns(), source)
+        require_columns(rows, self.columns, source)
         reading = (self.length, self.arguments.truncation, self.segments, self.reading_key())
         key = (self.name, self.texts, self.label_key(), reading)
         feature = (rows.features or {}).get(self.label_column)

@@ -69,9 +69,22 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
         ValueError: it cannot be loaded, or has another head, other classes, tokens, images or vectors than a student.
     """
     arguments = task.arguments
-    if arguments.streaming:
-        raise ValueError("teacher: not with streaming, for it reads the whole split once")
+    learns_logits = task.name in LOGITS and arguments.distill_logits
     bare = task.trains_bare_model()
+    refused = {
+        "streaming": (arguments.streaming, "a teacher, which reads the whole split once"),
+        "loss_chunk_size": (
+            learns_logits and getattr(task.config, "loss_chunk_size", None) is not None,
+            "distill_logits, which needs all logits: null in recipe and shape",
+        ),
+        "crop_padding, horizontal_flip": (
+            arguments.distill_hidden and (arguments.crop_padding or arguments.horizontal_flip),
+            "distill_hidden, since a teacher sees whole images",
+        ),
+    }
+    for key, (is_set, why) in refused.items():
+        if is_set:
+            raise ValueError(f"{key}: not with {why}")
     with naming("teacher", (ValueError, OSError)):
         require_source(source)
         model = load_lean(source).eval()
@@ -375,11 +388,6 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     learns_logits = task.name in LOGITS and bool(arguments.distill_logits)
     if arguments.teacher is None or not (learns_logits or arguments.distill_hidden):
         return task, rows
-    if learns_logits and getattr(task.config, "loss_chunk_size", None) is not None:
-        raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
-    if arguments.distill_hidden and (arguments.crop_padding or arguments.horizontal_flip):
-        raise ValueError("crop_padding, horizontal_flip: not with distill_hidden, since a teacher sees whole images")
-
     teacher = load_teacher(arguments.teacher, task)
     rows = rows_of_run(rows, arguments)
     taught = Taught(task, teacher)
@@ -469,13 +477,11 @@ class Embedding(TextTask):
     does = "turns texts into vectors that are near where the texts are alike"
     has_own_loss = True
 
-    def columns(self) -> list[str]:
-        return [self.text_column]
-
     def configure(self, train: Rows) -> dict[str, object]:
         if self.arguments.teacher is None:
             raise ValueError("teacher: missing; a folder or Hub id whose vectors are learned")
         self.text_column = find_text_column(train, self.arguments.text_column, "text_column")
+        self.columns = [self.text_column]
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
@@ -493,7 +499,7 @@ class Embedding(TextTask):
 
     def tokenised(self, rows: Rows, source: str, training: bool) -> Rows:
         """Rows of the token ids of each text and their number; to train on no more rows than the run reads."""
-        require_columns(rows, self.columns(), source)
+        require_columns(rows, self.columns, source)
         settings = (self.text_column, self.length, self.arguments.split_sentences, self.reading_key())
         function = partial(self._read, source=source)
         workers = self.arguments.preprocessing_workers
@@ -503,8 +509,7 @@ class Embedding(TextTask):
     def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
         check_text(batch, self.text_column, indices, source)
         texts = batch[self.text_column]
-        if self.arguments.split_sentences:
-            texts = [sentence for text in texts for sentence in sentences(text)]
+        texts = [part for text in texts for part in sentences(text)] if self.arguments.split_sentences else texts
         if not texts:
             return {"input_ids": [], "length": []}
         tokens = self.processing(texts, truncation=True, max_length=self.length, return_attention_mask=False)

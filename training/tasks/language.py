@@ -22,20 +22,16 @@ class LanguageModelling(TextTask):
     has_full_rows = True
     predicts_special_tokens = True  # such as the end of a text
 
-    def columns(self) -> list[str]:
-        return [self.text_column]
-
     def configure(self, train: Rows) -> dict[str, object]:
         self.text_column = find_text_column(train, self.arguments.text_column, "text_column")
+        self.columns = [self.text_column]
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        require_columns(rows, self.columns(), source)
+        require_columns(rows, self.columns, source)
         key = (self.text_column, self.arguments.whole_word_masking, self.reading_key())
         function = partial(self._tokens, source=source)
         rows = prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
-        if isinstance(rows, Dataset) and all(len(ids) < 2 for ids in rows["input_ids"]):
-            raise ValueError(f"{source}: {self.text_column} holds no text")
         # One process: where rows are cut must not depend on how many there are.
         return prepared_rows(rows, self._pack, (self.name, self.length), 1, f"rows of {source}")
 
