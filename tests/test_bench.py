@@ -93,7 +93,7 @@ def test_one_that_cannot_run_stops_no_other(run, shape, monkeypatch):
     def broken(*_):
         raise RuntimeError("no kernel\n for Half")
 
-    monkeypatch.setitem(benchmarking.BUILDERS, "transformers", broken)
+    monkeypatch.setattr(benchmarking, "from_lean_config", broken)
     cells, _ = run("--shapes", shape("bert"), *SHORT)
     assert [*cells["note"].fillna("")] == ["", "no kernel for Half"]
 

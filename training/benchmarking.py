@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from modeling_leaner.conversion import RELATIVES, from_lean_config
 from modeling_leaner.files import write_bytes
@@ -103,25 +103,16 @@ class Case(NamedTuple):
         return f"{what}: {self.library}, {self.attention}"
 
 
-def build_ours(config: PreTrainedConfig, attention: str) -> PreTrainedModel:
-    """The family's model with its pretraining head."""
-    auto_class = getattr(transformers, f"AutoModel{config.task_heads[0]}")
+def build_model(library: str, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
+    """A base model; or the family's with its pretraining head, or, in transformers, the one of the same shape."""
+    if library == "transformers":
+        names = {ours: name for relative in RELATIVES for name, ours in relative.classes.items()}
+        ours = type(config).__name__.removesuffix("Config") + config.task_heads[0]
+        theirs = getattr(transformers, names[ours])
+        return theirs._from_config(from_lean_config(config), attn_implementation=attention)
+    head = "" if library == "base model" else config.task_heads[0]
+    auto_class = getattr(transformers, f"AutoModel{head}")
     return auto_class.from_config(copy.deepcopy(config), attn_implementation=attention)
-
-
-def build_relative(config: PreTrainedConfig, attention: str) -> PreTrainedModel:
-    """The model of transformers that has the same shape; raises ConversionError if it cannot have it."""
-    names = {ours: name for relative in RELATIVES for name, ours in relative.classes.items()}
-    ours = type(config).__name__.removesuffix("Config") + config.task_heads[0]
-    theirs = getattr(transformers, names[ours])
-    return theirs._from_config(from_lean_config(config), attn_implementation=attention)
-
-
-def build_base(config: PreTrainedConfig, attention: str) -> PreTrainedModel:
-    return AutoModel.from_config(copy.deepcopy(config), attn_implementation=attention)
-
-
-BUILDERS = {"modeling_leaner": build_ours, "transformers": build_relative, "base model": build_base}
 
 
 def build(case: Case, device: torch.device) -> Step:
@@ -129,7 +120,7 @@ def build(case: Case, device: torch.device) -> Step:
     torch.manual_seed(0)
     dtype = getattr(torch, case.dtype)
     is_training = case.phase == "training"
-    model = BUILDERS[case.library](case.config, case.attention)
+    model = build_model(case.library, case.config, case.attention)
     model = model.to(device, torch.float32 if is_training else dtype)
     inputs: dict[str, Any] = {
         name: each.to(device, model.dtype if each.is_floating_point() else None)
@@ -208,12 +199,7 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
     Args:
         options: those of `leaner bench`, by name; every combination of the lists is measured. Its `models` are timed
             against each other; without any, its `shapes` against transformers.
-
-    Raises:
-        ValueError: no such shape or device; the CSV file is there already; nothing ran at all.
     """
-    if options.device == "gpu" and not torch.cuda.is_available():
-        raise ValueError("--device gpu: this machine has no CUDA device; expected --device cpu")
     device = torch.device("cuda" if options.device == "gpu" else "cpu")
     quiet_libraries()
     if options.threads is not None:

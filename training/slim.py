@@ -61,7 +61,7 @@ from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.process import INTERRUPTED
 from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
-from modeling_leaner.slimming.slim import Cut, Slimmed, Target, check_target, slim
+from modeling_leaner.slimming.slim import Cut, Slimmed, Target, slim
 from modeling_leaner.slimming.vocabulary import keep_tokens
 from modeling_leaner.terminal import plain_console, progress_bar
 
@@ -113,52 +113,30 @@ class Settings(SimpleNamespace):
         """What is done so far, from which the same command continues."""
         return self.output.with_name(f"{self.output.name}.unfinished")
 
-    def comparable(self) -> dict:
-        """What an interrupted command and the one that continues it must share."""
-        return json.loads(json.dumps(vars(self), default=str))
-
 
 # Kinds
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a model is for. `places`: which of its outputs count, (B, T); without it there is one for each row."""
+    """What a model is for.
+
+    Attributes:
+        places: which of its outputs count, (B, T); without it there is one for each row.
+        takes_labels: whether it may learn from classes of whole rows, too.
+    """
 
     name: str
     metric: str
     places: Callable[[Batch], torch.Tensor] | None = None
-
-    @property
-    def is_language_model(self) -> bool:
-        return self in (MASKED, CAUSAL)
-
-    @property
-    def takes_labels(self) -> bool:
-        """Whether it may learn from classes of whole rows, too."""
-        return self is not ENCODER and self.places is None
+    is_language_model: bool = False
+    takes_labels: bool = False
 
     def rows(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
         """What is compared: embeddings, (rows, D), or logits, (rows, C)."""
         if self is ENCODER:
             return mean_over_tokens(outputs["last_hidden_state"].float(), batch.get("attention_mask"))
         return outputs["logits"] if self.places is None else outputs["logits"][self.places(batch)]
-
-    def answers(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
-        """What is scored: embeddings, or the predicted classes or tokens, (rows)."""
-        rows = self.rows(outputs, batch)
-        return rows if self is ENCODER else rows.argmax(dim=-1)
-
-    def right(self, batch: Batch) -> torch.Tensor:
-        """The answers that count as right, (rows), of rows with labels; a text is its own."""
-        labels = batch["input_ids"].roll(-1, dims=1) if self is CAUSAL else batch["labels"]
-        return labels if self.places is None else labels[self.places(batch)]
-
-    def distance(self, own: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-        """Mean 1 − cosine, or KL divergence at the temperature, times its square; (rows, …) twice → ()."""
-        if self is ENCODER:
-            return cosine_distance(own, original).mean()
-        return divergence(original, own, TEMPERATURE)
 
 
 def tokens(batch: Batch) -> torch.Tensor:
@@ -173,11 +151,11 @@ def before_tokens(batch: Batch) -> torch.Tensor:
 
 
 ENCODER = Kind("sentence encoder", "agreement of similarities (Spearman)")
-MASKED = Kind("masked language model", "accuracy of masked tokens", lambda batch: batch["labels"] != -100)
-CAUSAL = Kind("causal language model", "accuracy of next tokens", before_tokens)
+MASKED = Kind("masked language model", "accuracy of masked tokens", lambda batch: batch["labels"] != -100, True)
+CAUSAL = Kind("causal language model", "accuracy of next tokens", before_tokens, True)
 KINDS = {
-    "ForSequenceClassification": Kind("sequence classifier", "accuracy"),
-    "ForImageClassification": Kind("image classifier", "accuracy"),
+    "ForSequenceClassification": Kind("sequence classifier", "accuracy", takes_labels=True),
+    "ForImageClassification": Kind("image classifier", "accuracy", takes_labels=True),
     "ForTokenClassification": Kind("token classifier", "accuracy", tokens),
     "ForMaskedLM": MASKED,
     "ForCausalLM": CAUSAL,
@@ -190,24 +168,23 @@ def kind_of(model: LeanPreTrainedModel, source: str) -> Kind:
         return ENCODER
     name = type(model).__name__
     for end, kind in KINDS.items():
-        if name.endswith(end):
-            if "Classification" in end and model.config.num_labels < 2:
-                raise ValueError(f"{source}: a regression of one number cannot be distilled by its classes")
+        if name.endswith(end) and (kind.is_language_model or model.config.num_labels > 1):  # one label: a regression
             return kind
     kinds = ", ".join([ENCODER.name, *(kind.name for kind in KINDS.values())])
-    raise ValueError(f"{source}: {name} cannot be made faster by this command; expected a {kinds}")
+    raise ValueError(f"{source}: {name} cannot be made faster; expected a {kinds}, of two classes or more")
 
 
 def check_pooling(source: str, files: Mapping[str, Path]) -> None:
     """Raises ValueError if the files of sentence-transformers ask for another embedding than the mean over tokens."""
-    for kind in (module["type"].rpartition(".")[2] for module in read_json(files["modules.json"])):
-        if kind not in MODULES:
-            raise ValueError(f"{source}: modules.json: {kind}; expected no modules but {', '.join(MODULES)}")
+    modules = [module["type"].rpartition(".")[2] for module in read_json(files["modules.json"])]
     pooling = read_json(files[POOLING]) if POOLING in files else {}
     modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
     mode = pooling.get("pooling_mode", "mean")
-    if modes not in ([], ["pooling_mode_mean_tokens"]) or mode not in ("mean", ["mean"]):
-        raise ValueError(f"{source}: {POOLING}: {', '.join(modes) or mode}; expected the mean over tokens")
+    modes += [mode] if isinstance(mode, str) else mode
+    others = [each for each in (*modules, *modes) if each not in (*MODULES, "pooling_mode_mean_tokens", "mean")]
+    if others:
+        known = f"{', '.join(MODULES)}, of the mean over tokens"
+        raise ValueError(f"{source}: modules.json, {POOLING}: {', '.join(others)}; expected no modules but {known}")
 
 
 # Rows
@@ -253,7 +230,12 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     """The rows of `--data`. Raises ValueError for too few rows, no such column, or a label that is no class."""
     rows, column = rows_with_content(settings.data, settings.column, model)
     if kind is ENCODER or not kind.is_language_model and all(file.endswith(".txt") for file in settings.data):
-        rows = rows.map(partial(lines_of, column=column), batched=True, remove_columns=rows.column_names)
+        # Line by line: an encoder would read only the beginning of an article.
+        rows = rows.map(
+            lambda batch: {column: [line for text in batch[column] for line in text.splitlines() if line.strip()]},
+            batched=True,
+            remove_columns=rows.column_names,
+        )
     label = settings.label_column
     if label is not None:
         if not kind.takes_labels:
@@ -267,8 +249,8 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     held_out = min(HELD_OUT_ROWS, len(rows) // 5)
     values = rows.select(range(held_out, len(rows)))[column]
     contents = [decoded_image(value, f"--data: {column}") for value in values[:CALIBRATION_ROWS]]
-    lengths = None
     if model.main_input_name == "pixel_values":
+        lengths = None
         prepared = rows.select_columns([name for name in (column, label) if name])
 
         def collate(batch: list[dict]) -> Batch:
@@ -298,11 +280,6 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     )
 
 
-def lines_of(batch: dict[str, list], column: str) -> dict[str, list[str]]:
-    """The lines of texts; otherwise an encoder would read only the beginning of an article."""
-    return {column: [line for text in batch[column] for line in text.splitlines() if line.strip()]}
-
-
 def class_of(label: object, model: LeanPreTrainedModel) -> int:
     """The number of a class by its name or number. Raises ValueError for one that the model does not have."""
     number = model.config.label2id.get(label) if isinstance(label, str) else label
@@ -318,7 +295,7 @@ def class_of(label: object, model: LeanPreTrainedModel) -> int:
 def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None, batch: Batch) -> Target:
     """The target, with as many layers as reach the speed-up on this machine; narrower MLPs make up the rest.
 
-    Raises ValueError if no number of layers is as fast.
+    Raises ValueError for what no number of layers reaches.
     """
     if speedup is None:
         return target
@@ -326,8 +303,9 @@ def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None,
     cuts = [model, *(operations.keep_layers(model, range(count)) for count in range(depth - 1, 0, -1))]
     speeds = speeds_of(cuts, batch)
     enough = [number for number, speed in enumerate(speeds) if speed >= TOLERANCE * speedup]
-    if not enough:
-        raise ValueError(f"--speedup {speedup:g}: one layer of {depth} reaches {speeds[-1]:.1f} × at most")
+    if not enough or speedup <= 1:
+        reached = f"{speeds[-1]:.1f}, which one of {depth} layers reaches"
+        raise ValueError(f"--speedup {speedup:g}: expected more than 1, and at most {reached}")
     cut = cuts[enough[0]]
     target = replace(target, layers=depth - enough[0])
     if speeds[enough[0]] >= speedup:
@@ -358,21 +336,20 @@ def choose(settings: Settings, original: LeanPreTrainedModel, processor: object,
     Raises ValueError if that was started with other settings.
     """
     folder = settings.unfinished
+    options = json.loads(json.dumps(vars(settings), default=str))
     if (folder / RECORD).is_file():
         record = read_json(folder / RECORD)
-        if record["settings"] != settings.comparable():
+        if record["settings"] != options:
             raise ValueError(f"{folder} was started with other options; repeat those, or delete it")
         model = type(original).from_pretrained(folder / "start").eval()
         return Slimmed(model, [Cut(**cut) for cut in record["cuts"]])
     halves = (contents[0::2], contents[1::2])  # by the first is chosen what goes
     batches = [measures.make_batches(original, processor, half, settings.max_length) for half in halves]
     target = shape_for(original, settings.target, settings.speedup, batches[0][0])
-    check_target(original, target)
     slimmed = slim(original, target, *batches, progress_bar)
     if not settings.no_training:
         slimmed.model.save_pretrained(folder / "start")
-        cuts = [asdict(cut) for cut in slimmed.cuts]
-        write_json(folder / RECORD, {"settings": settings.comparable(), "cuts": cuts})
+        write_json(folder / RECORD, {"settings": options, "cuts": [asdict(cut) for cut in slimmed.cuts]})
     return slimmed
 
 
@@ -414,9 +391,11 @@ class Distiller(Trainer):
         outputs = model(**given, output_hidden_states=True)
         with torch.no_grad():
             original = self.original(**given, output_hidden_states=True)
-        loss = kind.distance(kind.rows(outputs, inputs), kind.rows(original, inputs))
+        own, wanted = kind.rows(outputs, inputs), kind.rows(original, inputs)
+        loss = cosine_distance(own, wanted).mean() if kind is ENCODER else divergence(wanted, own, TEMPERATURE)
+
         states, targets = outputs["hidden_states"][1:], original["hidden_states"][1:]  # without the embeddings
-        distances = [cosine_distance(own, targets[kept]) for own, kept in zip(states, self.pair.kept)]
+        distances = [cosine_distance(each, targets[kept]) for each, kept in zip(states, self.pair.kept)]
         distances = torch.stack(distances).mean(dim=0)  # (B, T)
         loss = loss + (distances[tokens(given)] if "attention_mask" in given else distances).mean()
         if kind.takes_labels and "labels" in inputs:
@@ -508,14 +487,24 @@ def compare(pair: Pair, seed: int) -> Comparison:
         rows.collate([rows.held_out[row] for row in range(start, min(start + 32, len(rows.held_out)))])
         for start in range(0, len(rows.held_out), 32)
     ]
-    answers = [torch.cat([kind.answers(model(**inputs_of(batch)), batch) for batch in batches]) for model in models]
-    if kind is ENCODER:
-        scored, metric = cosines_of_pairs(answers), kind.metric
+    found = [torch.cat([kind.rows(model(**inputs_of(batch)), batch) for batch in batches]) for model in models]
+    metric = kind.metric
+    if kind is ENCODER:  # cosines of neighbours at distances 1 to 8, each pair once
+        vectors = F.normalize(torch.stack(found), dim=-1)  # (2, rows, D)
+        steps = range(1, 1 + min(8, (vectors.shape[1] - 1) // 2))
+        cosines = [(vectors * vectors.roll(step, dims=1)).sum(dim=-1) for step in steps]
+        scored = torch.cat(cosines, dim=1).numpy()
     else:
-        right = torch.cat([kind.right(batch) for batch in batches]) if rows.has_labels else answers[0]
-        knows = rows.has_labels and bool((answers[0] == right).any())  # else there is nothing to keep of the original
-        metric = kind.metric if knows else "agreement of predictions"
-        scored = np.stack([(own == (right if knows else answers[0])).numpy() for own in answers]).astype(float)
+        answers = [logits.argmax(dim=-1) for logits in found]
+        right = answers[0]
+        if rows.has_labels:  # a text is its own
+            labels = [batch["input_ids"].roll(-1, dims=1) if kind is CAUSAL else batch["labels"] for batch in batches]
+            places = [slice(None) if kind.places is None else kind.places(batch) for batch in batches]
+            right = torch.cat([each[where] for each, where in zip(labels, places)])
+        if not rows.has_labels or not (answers[0] == right).any():  # there is nothing to keep of the original
+            right, metric = answers[0], "agreement of predictions"
+        scored = np.stack([(own == right).numpy() for own in answers]).astype(float)
+
     original, result = scores(kind, scored)
     count = len(rows.held_out)
     row_of = np.arange(scored.shape[1]) % count  # of a pair its first
@@ -544,13 +533,6 @@ def interval_of(kind: Kind, scored: np.ndarray, row_of: np.ndarray) -> tuple[flo
     return low, high
 
 
-def cosines_of_pairs(answers: list[torch.Tensor]) -> np.ndarray:
-    """(2, N), from embeddings (rows, D) of two models: of neighbours at distances 1 to 8, each pair once."""
-    vectors = F.normalize(torch.stack(answers), dim=-1)
-    steps = range(1, 1 + min(8, (vectors.shape[1] - 1) // 2))
-    return torch.cat([(vectors * vectors.roll(step, dims=1)).sum(dim=-1) for step in steps], dim=1).numpy()
-
-
 def scores(kind: Kind, scored: np.ndarray) -> tuple[float, float]:
     """Of the original and of the student."""
     if kind is ENCODER:
@@ -577,11 +559,6 @@ def run(settings: Settings) -> int:
     set_seed(settings.seed)
     original = load_lean(settings.source).eval()
     kind = kind_of(original, settings.source)
-    depth = original.config.num_hidden_layers
-    if settings.speedup is not None and not 1 < settings.speedup <= depth:
-        raise ValueError(
-            f"--speedup {settings.speedup:g}: expected more than 1, and at most {depth} for {depth} layers"
-        )
     dtype = original.dtype
     original = original.float()
     others = sentence_transformers_files(settings.source)
@@ -611,10 +588,9 @@ def run(settings: Settings) -> int:
 
 def cut_vocabulary(settings: Settings) -> int:
     """Writes the model with fewer tokens and otherwise the same weights; returns 0."""
-    if settings.speedup is not None or settings.target != Target() or not settings.no_training:
+    others = (settings.speedup, settings.keep, settings.label_column)
+    if others != (None, None, None) or settings.target != Target() or not settings.no_training:
         raise ValueError("--vocab-size: alone and with --no-training; then train with the original as --teacher")
-    if settings.keep is not None or settings.label_column is not None:
-        raise ValueError("--vocab-size: not with --keep or --label-column, since nothing is compared")
     original = load_lean(settings.source)
     (tokenizer, *_) = load_processors(settings.source) or [None]
     if not isinstance(tokenizer, PreTrainedTokenizerBase):

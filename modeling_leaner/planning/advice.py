@@ -17,11 +17,6 @@ def fitted_parameters(layers: float) -> float:
     return 12 * layers * exp(5.039 + 0.0555 * layers) ** 2
 
 
-def fitted_depth(parameters: float) -> float:
-    """The depth at which `fitted_parameters` is this."""
-    return brentq(lambda layers: fitted_parameters(layers) - parameters, 0, 400)
-
-
 # Lean: layers and heads before and after, as printed. The other rows (XCiT-M, TNT-B, GPT-2) do not agree with their
 # own parameter counts. The GPT row is this project's own, and its change of the loss in nats.
 LEAN_ROWS = {"vit": ((24, 12), (16, 24)), "bert": ((16, 10), (12, 24)), "gpt": ((8, 4), (3, 6))}
@@ -106,7 +101,7 @@ def advise(config: LeanConfig, start: LeanConfig | None = None) -> dict[str, Ver
     is_gpt = family == "gpt"
     layers, width, mlp = config.num_hidden_layers, config.hidden_size, config.intermediate_size
 
-    off = layers - fitted_depth(count.without_embeddings)
+    off = layers - brentq(lambda depth: fitted_parameters(depth) - count.without_embeddings, 0, 400)
     size_is_in = fitted_parameters(6) <= count.without_embeddings <= fitted_parameters(48)
     verdicts = {"fit": Verdict(-1 <= off <= 1, off, is_gpt and size_is_in and 6 <= layers <= 48)}
 
@@ -115,7 +110,16 @@ def advise(config: LeanConfig, start: LeanConfig | None = None) -> dict[str, Ver
         off_layers = layers - start.num_hidden_layers * layers_after / layers_before
         off_heads = max(config.heads_per_layer) - max(start.heads_per_layer) * heads_after / heads_before
         if max(abs(off_layers), abs(off_heads)) <= 0.5:  # to the nearest whole ones
-            verdicts["lean"] = lean_verdict(config, start)
+            if is_gpt:  # as measured here, 8 layers of 96
+                was_ours = (start.num_hidden_layers, start.hidden_size) == (8, 96)
+                verdicts["lean"] = Verdict(False, LOSS_OF_LEAN_GPT, was_ours)
+            else:  # its rows keep width, MLP and heads × head size, with fewer parameters
+                kept, before = [
+                    (each.hidden_size, each.intermediate_size, max(each.heads_per_layer) * each.head_dim)
+                    for each in (config, start)
+                ]
+                is_row = kept == before and count.total < start.count_parameters().total
+                verdicts["lean"] = Verdict(True, 0.0, is_row)
 
     if family == "vit":
         inner = sum(config.heads_per_layer) * config.head_dim
@@ -129,15 +133,3 @@ def advise(config: LeanConfig, start: LeanConfig | None = None) -> dict[str, Ver
     beyond = layers - 16 * (width / 512) ** 0.44
     size_is_in = 0.99 * 17e6 <= count.total <= 1.01 * 7e9
     return verdicts | {"delusion": Verdict(beyond <= 0, beyond, is_gpt and size_is_in)}
-
-
-def lean_verdict(config: LeanConfig, start: LeanConfig) -> Verdict:
-    """A GPT as measured here, of 8 layers of 96; others as in the paper, which keeps width, MLP and heads × size."""
-    if family_of(config) == "gpt":
-        return Verdict(False, LOSS_OF_LEAN_GPT, (start.num_hidden_layers, start.hidden_size) == (8, 96))
-    kept = [
-        (each.hidden_size, each.intermediate_size, max(each.heads_per_layer) * each.head_dim)
-        for each in (config, start)
-    ]
-    fewer = config.count_parameters().total < start.count_parameters().total
-    return Verdict(True, 0.0, kept[0] == kept[1] and fewer)

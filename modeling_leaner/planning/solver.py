@@ -5,7 +5,7 @@ and solves one more dial so that the target is met.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import log
 
@@ -159,22 +159,19 @@ class Goal:
 class Candidate:
     """A shape with its costs and advice. `flops` is of one sequence or image, `kv_bytes_per_token` in float32.
 
+    `flops_per_unit` are forward, of one token (text) or one image.
     `parameters_over_start` and `flops_over_start` are None without a starting point.
     """
 
     config: LeanConfig
     parameters: ParameterCount
     flops: Flops
+    flops_per_unit: float
     memory: TrainingMemory
     kv_bytes_per_token: int | None
     advice: dict[str, Verdict]
     parameters_over_start: float | None = None
     flops_over_start: float | None = None
-
-    @property
-    def flops_per_unit(self) -> float:
-        """Forward FLOPs of one token (text) or one image."""
-        return flops_per_unit(self.config, self.flops)
 
     def document(self) -> dict[str, object]:
         """Everything as JSON."""
@@ -203,13 +200,14 @@ class Candidate:
 def cost_of(config: LeanConfig, length: int | None = None, start: LeanConfig | None = None) -> Candidate:
     """A shape with its costs and advice, at `length` tokens (None: the longest)."""
     parameters, flops = config.count_parameters(), config.count_flops(length)
-    over_start = (None, None)
-    if start is not None:
-        start_flops = flops_per_unit(start, start.count_flops(length))
-        over_start = (parameters.total / start.count_parameters().total, flops_per_unit(config, flops) / start_flops)
-    memory = training_memory(config, length)
-    kv_bytes = config.kv_bytes_per_token(SIZE)
-    return Candidate(config, parameters, flops, memory, kv_bytes, advise(config, start), *over_start)
+    per_unit = flops_per_unit(config, flops)
+    memory, kv_bytes = training_memory(config, length), config.kv_bytes_per_token(SIZE)
+    candidate = Candidate(config, parameters, flops, per_unit, memory, kv_bytes, advise(config, start))
+    if start is None:
+        return candidate
+    over_start = parameters.total / start.count_parameters().total
+    flops_over_start = per_unit / flops_per_unit(start, start.count_flops(length))
+    return replace(candidate, parameters_over_start=over_start, flops_over_start=flops_over_start)
 
 
 # Solving one dial
@@ -294,29 +292,22 @@ def trials(start: LeanConfig | None, dials: Dials) -> Iterator[tuple[Dials, str 
         yield dict(each), next(iter(free), None)
 
 
-def is_extreme(config: LeanConfig, dials: Dials, solved: str | None, solves_all: bool) -> bool:
-    """Whether a shape of the walk is not worth a row; what the user fixed is no objection.
-
-    With `solves_all` the walk chose everything that the user left open.
-    """
-    width, attention = config.hidden_size, max(config.heads_per_layer) * config.head_dim
-    most = MOST_OF_WIDTH * width
-    if (solved == "mlp" and config.intermediate_size > most) or (solved == "heads" and attention > most):
-        return True
-    if solved is None or not solves_all:
-        return False
-    decides_attention = len({"width", "heads", "head_dim"} & dials.keys()) >= 2  # two of the three decide it
-    if not decides_attention and not 2 / 3 <= attention / width <= 3 / 2:
-        return True
-    return not {"layers", "width"} & dials.keys() and not 2 <= width / config.num_hidden_layers <= 3000
-
-
 def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goal: Goal) -> list[LeanConfig]:
-    """The shapes of the walk that meet the goal and are worth a row."""
+    """The shapes of the walk that meet the goal and are not extreme; what the user fixed is no objection."""
     walk = [(solve_shape(base, trial, solved, goal), solved) for trial, solved in trials(start, dials)]
     meeting = [(config, solved) for config, solved in walk if goal.is_met(goal.load(config))]
-    solves_all = start is None or not dials
-    fitting = [config for config, solved in meeting if not is_extreme(config, dials, solved, solves_all)]
+    chooses_all = start is None or not dials  # everything that the user left open
+    fixes_attention = len({"width", "heads", "head_dim"} & dials.keys()) >= 2  # two of the three decide it
+    fixes_aspect = bool({"layers", "width"} & dials.keys())
+    fitting = []
+    for config, solved in meeting:
+        width, attention = config.hidden_size, max(config.heads_per_layer) * config.head_dim
+        is_large = {"mlp": config.intermediate_size, "heads": attention}.get(solved, 0) > MOST_OF_WIDTH * width
+        is_usual = (fixes_attention or 2 / 3 <= attention / width <= 3 / 2) and (
+            fixes_aspect or 2 <= width / config.num_hidden_layers <= 3000
+        )
+        if not is_large and (is_usual or solved is None or not chooses_all):
+            fitting.append(config)
     if fitting:
         return fitting
     if meeting:

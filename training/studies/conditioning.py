@@ -10,7 +10,7 @@ learning rate. It says nothing about κ later in training, which nothing control
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -81,10 +81,16 @@ QUICK = Settings(
 
 
 def run(study: Study, settings: Settings) -> None:
-    with double_precision():
-        untrained_attention(study, settings, Generator().manual_seed(settings.seed))
+    untrained_attention(study, settings, Generator().manual_seed(settings.seed))
     finished_grids(study)
-    rates = {arm: tuned_rate(settings, arm) for arm in ARMS}
+
+    # The best rate of each arm, by shorter runs with seeds that are not reported.
+    shorter = replace(settings, steps=settings.tuning_steps, looks=1)
+
+    def mean_loss(arm: str, rate: float) -> float:
+        return fmean(train(shorter, arm, rate, seed)[-1].loss for seed in settings.tuning_seeds)
+
+    rates = {arm: tune(partial(mean_loss, arm), settings.rates, more=2)[0] for arm in ARMS}
     cause(study, settings, {arm: [train(settings, arm, rates[arm], seed) for seed in settings.seeds] for arm in ARMS})
 
 
@@ -98,29 +104,22 @@ def condition_numbers(matrices: Tensor) -> Tensor:
     return kappas.where(kappas < 1 / (max(matrices.shape[1:]) * torch.finfo(matrices.dtype).eps), math.inf)
 
 
-def attention_outputs(tokens: int, width: int, heads: int, is_causal: bool, draws: int, source: Generator) -> Tensor:
-    """The concatenated head outputs (R, N, D) of one attention with random weights over random tokens.
-
-    X has entries of N(0, 1); W_Q, W_K and W_V (D, D) of N(0, 1/D).
-    """
-    x = torch.randn(draws, tokens, width, generator=source)
-    query, key, value = (
-        (x @ torch.randn(draws, width, width, generator=source) / math.sqrt(width))
-        .unflatten(-1, (heads, width // heads))
-        .transpose(1, 2)
-        for _ in range(3)
-    )
-    return scaled_dot_product_attention(query, key, value, is_causal=is_causal).transpose(1, 2).flatten(2)
-
-
+@double_precision()
 def untrained_attention(study: Study, settings: Settings, source: Generator) -> None:
-    """More heads at one width, without and with a causal mask."""
+    """More heads at one width, without and with a causal mask; X is of N(0, 1), W_Q, W_K and W_V of N(0, 1/D)."""
     draws, (tokens, width), lines = settings.draws, settings.drawn, []
     for mask in ("bidirectional", "causal"):
-        kappas = {
-            heads: condition_numbers(attention_outputs(tokens, width, heads, mask == "causal", draws, source))
-            for heads in settings.drawn_heads
-        }
+        kappas = {}
+        for heads in settings.drawn_heads:
+            x = torch.randn(draws, tokens, width, generator=source)  # (R, N, D)
+            query, key, value = (
+                (x @ torch.randn(draws, width, width, generator=source) / math.sqrt(width))
+                .unflatten(-1, (heads, width // heads))
+                .transpose(1, 2)
+                for _ in range(3)
+            )
+            attended = scaled_dot_product_attention(query, key, value, is_causal=mask == "causal")
+            kappas[heads] = condition_numbers(attended.transpose(1, 2).flatten(2))
         study.add(
             "abstract, before training",
             f"More heads improve the conditioning of attention: random weights, {mask}, a width of {width}.",
@@ -157,21 +156,16 @@ LARGER = f"W as large as {IDENTITY}"  # κ of W stays what it was
 ARMS = (NONE, IDENTITY, RANDOM, LARGER)
 
 
-def random_orthogonal(like: Tensor, source: Generator) -> Tensor:
-    """A random matrix with orthonormal rows or columns, whichever are fewer, uniform among all."""
-    rows, columns = like.shape
-    drawn = torch.randn(max(rows, columns), min(rows, columns), generator=source, dtype=torch.float64)
-    basis, triangle = torch.linalg.qr(drawn)
-    basis = basis * triangle.diagonal().sign()
-    return (basis.mT if rows < columns else basis).to(like.dtype)
-
-
 def started(arm: str, weight: Tensor, source: Generator) -> Tensor:
     """W as an arm of ARMS has it."""
     if arm == NONE:
         return weight
     if arm == RANDOM:
-        return weight + random_orthogonal(weight, source)
+        rows, columns = weight.shape
+        drawn = torch.randn(max(rows, columns), min(rows, columns), generator=source, dtype=torch.float64)
+        basis, triangle = torch.linalg.qr(drawn)
+        basis = basis * triangle.diagonal().sign()  # uniform among all
+        return weight + (basis.mT if rows < columns else basis).to(weight.dtype)
     moved = weight + torch.eye(*weight.shape)
     return moved if arm == IDENTITY else weight * (moved.norm() / weight.norm())
 
@@ -197,15 +191,10 @@ def text_of(split: str) -> Tensor:
     return torch.frombuffer(bytearray(joined), dtype=torch.uint8).long()
 
 
-def rows_at(text: Tensor, starts: Tensor, length: int) -> Tensor:
-    """The rows (B, length) of the text that begin at `starts` (B)."""
-    return text[starts[:, None] + torch.arange(length)]
-
-
 def held_out_rows(count: int, length: int) -> Tensor:
     """Rows (count, length) spread evenly over the test split, the same for every run."""
     text = text_of("test")
-    return rows_at(text, torch.linspace(0, len(text) - length, count).long(), length)
+    return text[torch.linspace(0, len(text) - length, count).long()[:, None] + torch.arange(length)]
 
 
 @torch.no_grad()
@@ -256,7 +245,7 @@ def train(settings: Settings, arm: str, rate: float, seed: int) -> list[Look]:
     looks = [look_at(model, held_out, 0)]
     for step in range(1, steps + 1):
         starts = torch.randint(len(text) - length, (settings.batch,), generator=source)
-        rows = rows_at(text, starts, length)
+        rows = text[starts[:, None] + torch.arange(length)]  # (B, length)
         model(input_ids=rows, labels=rows).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -283,16 +272,6 @@ def tune(loss_at: Callable[[float], float], rates: Sequence[float], more: int) -
         beyond = {min(losses): best / FACTOR, max(losses): best * FACTOR}
         due = [beyond[best]] if best in beyond else []
     return best, losses
-
-
-def tuned_rate(settings: Settings, arm: str) -> float:
-    """The best rate of an arm, by shorter runs with seeds that are not reported."""
-    shorter = replace(settings, steps=settings.tuning_steps, looks=1)
-
-    def loss_at(rate: float) -> float:
-        return fmean(train(shorter, arm, rate, seed)[-1].loss for seed in settings.tuning_seeds)
-
-    return tune(loss_at, settings.rates, more=2)[0]
 
 
 # Cause or correlation: what the starts have become.

@@ -58,15 +58,6 @@ class Settings:
 QUICK = Settings(seeds=(1, 2, 3), planted=Planted(examples=200), heads=(1, 4), steps=90)
 
 
-def run(study: Study, settings: Settings) -> None:
-    with double_precision():
-        data = {
-            MIXTURE: mixture_data(settings.mixture, settings.seeds),
-            PLANTED: planted_data(settings.planted, settings.seeds),
-        }
-        speed(study, data, settings)
-
-
 # The single-layer model and its training. Trials stand side by side. Sizes: R trials, H heads, n examples, T tokens, d
 # the width; X (R, n, T, d), y (R, n); W (R, H, d, d), keys and queries as one, U (R, H, T, d), values and decoder.
 
@@ -130,15 +121,6 @@ def mixture_data(mixture: Mixture, seeds: tuple[int, ...]) -> Examples:
     return Examples(torch.where(relevant, mixture.signal * chosen.unsqueeze(2), noise), 2.0 * labels - 1)
 
 
-def planted_data(planted: Planted, seeds: tuple[int, ...]) -> Examples:
-    """Examples of one planted head."""
-    source = [Generator().manual_seed(seed) for seed in seeds]
-    w = normal(source, 1, planted.width, planted.width) / math.sqrt(planted.width)
-    u = normal(source, 1, planted.tokens, planted.width)
-    x = normal(source, planted.examples, planted.tokens, planted.width)
-    return Examples(x, torch.sign(outputs(x, w, u)))
-
-
 # Figures 2, 3 and 5 of the paper.
 
 MIXTURE = "tokenized mixture"
@@ -166,8 +148,18 @@ FIGURES = {  # data and optimiser → place in the paper, and what it says of mo
 SHARES = (0.1, 1 / 3, 1.0)  # of the steps, at which runs are compared
 
 
-def speed(study: Study, data: dict[str, Examples], settings: Settings) -> None:
+@double_precision()
+def run(study: Study, settings: Settings) -> None:
     """Whether more heads are faster, by training loss."""
+    planted, source = settings.planted, [Generator().manual_seed(seed) for seed in settings.seeds]
+    w = normal(source, 1, planted.width, planted.width) / math.sqrt(planted.width)
+    u = normal(source, 1, planted.tokens, planted.width)
+    x = normal(source, planted.examples, planted.tokens, planted.width)
+    data = {
+        MIXTURE: mixture_data(settings.mixture, settings.seeds),
+        PLANTED: Examples(x, torch.sign(outputs(x, w, u))),
+    }
+
     trials, steps = len(settings.seeds), settings.steps
     few, many = min(settings.heads), max(settings.heads)
     compared = [max(round(share * steps), 1) for share in SHARES]

@@ -35,11 +35,11 @@ EXACT = 1e-12
 MISSED = 0.01  # of the attention: less is as good as none
 
 
+@double_precision()
 def run(study: Study, settings: Settings) -> None:
-    with double_precision():
-        source = Generator().manual_seed(settings.seed)
-        large_heads(study, settings, source)
-        small_heads(study, settings, source)
+    source = Generator().manual_seed(settings.seed)
+    large_heads(study, settings, source)
+    small_heads(study, settings, source)
 
 
 # Matrices are column-stochastic, as in the paper: P (B, n, n), a column per query.
@@ -84,13 +84,6 @@ def large_heads(study: Study, settings: Settings, source: Generator) -> None:
 
 
 # The best fits below the length.
-
-
-def permuted_targets(batch: int, size: int, share: float, source: Generator) -> Tensor:
-    """Each query has `share` of its attention on one key, no two on the same, the rest evenly: (B, n, n)."""
-    order = torch.rand(batch, size, generator=source).argsort(-1)
-    rest = (1 - share) / (size - 1)
-    return one_hot(order, size).to(torch.get_default_dtype()).mT * (share - rest) + rest
 
 
 def off(found: Tensor, target: Tensor) -> Tensor:
@@ -143,7 +136,10 @@ def small_heads(study: Study, settings: Settings, source: Generator) -> None:
         f"softmax of N(0, {sharpness:g}²)": random_targets(count, length, sharpness, source)
         for sharpness in settings.sharpness
     }
-    targets["0.99 on one key each"] = permuted_targets(count, length, 0.99, source)
+    order = torch.rand(count, length, generator=source).argsort(-1)  # no two queries have the same key
+    rest = (1 - 0.99) / (length - 1)
+    targets["0.99 on one key each"] = one_hot(order, length).double().mT * (0.99 - rest) + rest
+
     lost = {
         kind: [off(fit_head(target, size, rounds, source), target) for size in settings.limits]
         for kind, target in targets.items()

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,12 +27,12 @@ Outcome = Literal["agrees", "disagrees", "undecided", "not tested"]
 """Undecided: tested, and the numbers show neither that it holds nor that it does not."""
 
 
+@dataclass
 class Study:
     """The table and the figure of a study, filled as it runs."""
 
-    def __init__(self) -> None:
-        self.statements: list[dict[str, Any]] = []
-        self.panels: list[dict[str, Any]] = []
+    statements: list[dict[str, Any]] = field(default_factory=list)
+    panels: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, source: str, statement: str, rule: str, verdict: bool | Outcome, numbers: dict[str, Any]) -> None:
         """Adds a statement, and prints its verdict.
