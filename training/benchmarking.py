@@ -98,10 +98,6 @@ class Case(NamedTuple):
     length: int
     config: PreTrainedConfig
 
-    def __str__(self) -> str:
-        what = f"{self.phase} {self.shape} in {self.dtype}, batch {self.batch} × {self.length} tokens"
-        return f"{what}: {self.library}, {self.attention}"
-
 
 def build_model(library: str, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
     """A base model; or the family's with its pretraining head, or, in transformers, the one of the same shape."""
@@ -213,7 +209,8 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
                 text = (times + ", ratio {relative_time:.2f}").format(**row)
             else:
                 text = f"cannot run: {row['note']}"
-            print(f"{case}: {text}", flush=True)
+            what = f"{case.phase} {case.shape} in {case.dtype}, batch {case.batch} × {case.length} tokens"
+            print(f"{what}: {case.library}, {case.attention}: {text}", flush=True)
         rows += measured
     table = pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(["rounds", "parameters"], "Int64"))
     if options.csv is not None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 from rich.table import Table
@@ -41,14 +42,6 @@ def leaner(*words: str) -> None:
     app(list(words), standalone_mode=False)
 
 
-def train_shape(family: str, shape: str) -> RunResults:
-    """Trains a shape, in the place of what an earlier demo trained; returns results.json."""
-    folder = OUTPUT / f"{family}-{shape}"
-    shutil.rmtree(folder, ignore_errors=True)
-    leaner(*f"train {RECIPES[family]} {ONCE} --shape {family}/{shape} --output_dir {folder}".split())
-    return checked(RunResults, read_json(folder / RESULTS), folder / RESULTS)
-
-
 def table(runs: list[RunResults]) -> Table:
     """A line for each run, a section for each pair."""
     out = Table(
@@ -75,7 +68,12 @@ def main() -> None:
     shutil.rmtree(FASTER, ignore_errors=True)
     leaner(*f"slim {SHIPPED} {FASTER} --speedup 1.5 --data listops-short --minutes {MINUTES}".split())
 
-    runs = [train_shape(family, shape) for family in RECIPES for shape in PAIR]
+    runs = []
+    for family, shape in product(RECIPES, PAIR):
+        folder = OUTPUT / f"{family}-{shape}"
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier demo
+        leaner(*f"train {RECIPES[family]} {ONCE} --shape {family}/{shape} --output_dir {folder}".split())
+        runs.append(checked(RunResults, read_json(folder / RESULTS), folder / RESULTS))
     console = plain_console()
     console.print()
     console.print(table(runs))

@@ -138,6 +138,11 @@ class Kind:
             return mean_over_tokens(outputs["last_hidden_state"].float(), batch.get("attention_mask"))
         return outputs["logits"] if self.places is None else outputs["logits"][self.places(batch)]
 
+    def answers(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
+        """What is scored: embeddings, or the predicted classes or tokens, (rows)."""
+        rows = self.rows(outputs, batch)
+        return rows if self is ENCODER else rows.argmax(dim=-1)
+
 
 def tokens(batch: Batch) -> torch.Tensor:
     return batch["attention_mask"].bool()
@@ -236,6 +241,7 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
             batched=True,
             remove_columns=rows.column_names,
         )
+
     label = settings.label_column
     if label is not None:
         if not kind.takes_labels:
@@ -245,6 +251,7 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     if len(rows) < LEAST_ROWS:
         hint = " (in text files, blank lines part them)" if kind.is_language_model else ""
         raise ValueError(f"--data: {len(rows)} rows with content in {column}; expected at least {LEAST_ROWS}{hint}")
+
     rows = rows.shuffle(seed=settings.seed)
     held_out = min(HELD_OUT_ROWS, len(rows) // 5)
     values = rows.select(range(held_out, len(rows)))[column]
@@ -487,15 +494,14 @@ def compare(pair: Pair, seed: int) -> Comparison:
         rows.collate([rows.held_out[row] for row in range(start, min(start + 32, len(rows.held_out)))])
         for start in range(0, len(rows.held_out), 32)
     ]
-    found = [torch.cat([kind.rows(model(**inputs_of(batch)), batch) for batch in batches]) for model in models]
+    answers = [torch.cat([kind.answers(model(**inputs_of(batch)), batch) for batch in batches]) for model in models]
     metric = kind.metric
     if kind is ENCODER:  # cosines of neighbours at distances 1 to 8, each pair once
-        vectors = F.normalize(torch.stack(found), dim=-1)  # (2, rows, D)
+        vectors = F.normalize(torch.stack(answers), dim=-1)  # (2, rows, D)
         steps = range(1, 1 + min(8, (vectors.shape[1] - 1) // 2))
         cosines = [(vectors * vectors.roll(step, dims=1)).sum(dim=-1) for step in steps]
         scored = torch.cat(cosines, dim=1).numpy()
     else:
-        answers = [logits.argmax(dim=-1) for logits in found]
         right = answers[0]
         if rows.has_labels:  # a text is its own
             labels = [batch["input_ids"].roll(-1, dims=1) if kind is CAUSAL else batch["labels"] for batch in batches]
@@ -507,8 +513,9 @@ def compare(pair: Pair, seed: int) -> Comparison:
 
     original, result = scores(kind, scored)
     count = len(rows.held_out)
-    row_of = np.arange(scored.shape[1]) % count  # of a pair its first
-    if kind.places is not None:
+    if kind.places is None:
+        row_of = np.arange(scored.shape[1]) % count  # of a pair its first
+    else:
         row_of = np.repeat(np.arange(count), torch.cat([kind.places(batch).sum(dim=1) for batch in batches]))
     low, high = interval_of(kind, scored, row_of)
     parameters = (pair.original.num_parameters(), pair.student.num_parameters())
@@ -663,7 +670,6 @@ def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Compari
     plain_console(width=110).print(table)
     if settings.speedup is not None and comparison.speedup < REACHED * settings.speedup:
         print(f"--speedup {settings.speedup:g} is missed: ask for more, or try again while the machine is quiet")
-    following = f"leaner export onnx {settings.output} {settings.output}-onnx"
-    if kind is ENCODER:
-        following = f"leaner evaluate {settings.source} {settings.output} --task embedding, then {following}"
-    print(f"{settings.output}: a {kind.name}. Next: {following}")
+    out = settings.output
+    score = f"leaner evaluate {settings.source} {out} --task embedding, then " if kind is ENCODER else ""
+    print(f"{out}: a {kind.name}. Next: {score}leaner export onnx {out} {out}-onnx")

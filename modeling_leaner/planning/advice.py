@@ -101,10 +101,12 @@ def advise(config: LeanConfig, start: LeanConfig | None = None) -> dict[str, Ver
     is_gpt = family == "gpt"
     layers, width, mlp = config.num_hidden_layers, config.hidden_size, config.intermediate_size
 
+    # Depth-Width
     off = layers - brentq(lambda depth: fitted_parameters(depth) - count.without_embeddings, 0, 400)
     size_is_in = fitted_parameters(6) <= count.without_embeddings <= fitted_parameters(48)
     verdicts = {"fit": Verdict(-1 <= off <= 1, off, is_gpt and size_is_in and 6 <= layers <= 48)}
 
+    # Lean
     if start is not None and layers < start.num_hidden_layers:
         (layers_before, layers_after), (heads_before, heads_after) = LEAN_ROWS[family]
         off_layers = layers - start.num_hidden_layers * layers_after / layers_before
@@ -121,6 +123,7 @@ def advise(config: LeanConfig, start: LeanConfig | None = None) -> dict[str, Ver
                 is_row = kept == before and count.total < start.count_parameters().total
                 verdicts["lean"] = Verdict(True, 0.0, is_row)
 
+    # SoViT
     if family == "vit":
         inner = sum(config.heads_per_layer) * config.head_dim
         weights = width * (4 * inner + 2 * mlp * layers)  # of the blocks
@@ -130,6 +133,7 @@ def advise(config: LeanConfig, start: LeanConfig | None = None) -> dict[str, Ver
         published = 0.99 * 129e6 <= weights <= 1.01 * 411e6  # the two shapes
         verdicts["sovit"] = Verdict(1 / 1.2 <= ratio <= 1.2, ratio, published)
 
+    # Depth Delusion
     beyond = layers - 16 * (width / 512) ** 0.44
     size_is_in = 0.99 * 17e6 <= count.total <= 1.01 * 7e9
     return verdicts | {"delusion": Verdict(beyond <= 0, beyond, is_gpt and size_is_in)}
