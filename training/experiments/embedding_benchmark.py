@@ -255,13 +255,11 @@ def onnx_encoder(file: Path) -> Encoder:
 # Comparison
 
 
-def interval(
-    rows: Pairs | MeanOfRows, own: np.ndarray, first: np.ndarray, resamples: int = RESAMPLES
-) -> tuple[float, float]:
+def interval(rows: Pairs | MeanOfRows, own: np.ndarray, first: np.ndarray) -> tuple[float, float]:
     """The 95 % interval of a score less the first model's, by a paired bootstrap over rows."""
     generator = np.random.default_rng(0)
     differences = []
-    for _ in range(resamples):
+    for _ in range(RESAMPLES):
         chosen = generator.integers(len(own), size=len(own))
         differences.append(rows.score(own, chosen) - rows.score(first, chosen))
     return tuple(np.nanpercentile(differences, (2.5, 97.5)).tolist())

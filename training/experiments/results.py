@@ -163,10 +163,7 @@ class GridResults:
     @cached_property
     def start_from(self) -> "GridResults | None":
         """The grid whose weights the runs start from; None where they start anew."""
-        if self.grid.start_from is None:
-            return None
-        folder = Path(self.grid.start_from)
-        return GridResults(load_grid(folder / "grid.yaml"), read_rows(folder / "results.csv"))
+        return None if self.grid.start_from is None else load_folder(Path(self.grid.start_from))
 
     @cached_property
     def guesses(self) -> list[Guess]:

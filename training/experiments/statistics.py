@@ -197,7 +197,7 @@ def score(ended: pd.DataFrame, shape: str) -> Summary:
     }
 
 
-def cell_of(grid: Grid, ended: pd.DataFrame, shape: str) -> tuple[Summary, Summary, list[int]]:
+def against_baseline(grid: Grid, ended: pd.DataFrame, shape: str) -> tuple[Summary, Summary, list[int]]:
     """A shape's `score`, its `paired_statistics` minus the baseline, for which all are None, and its failed seeds."""
     compared, _ = compare(grid, ended, shape, grid.baseline)
     failed = ended.loc[(ended["shape"] == shape) & (ended["status"] == "failed"), "seed"].tolist()
@@ -209,7 +209,7 @@ def budget(grid: Grid, ended: pd.DataFrame, branch: int) -> Summary:
     shapes = []
     for shape in grid.shapes:
         runs = runs_of(ended, shape)
-        scored, compared, failed = cell_of(grid, ended, shape)
+        scored, compared, failed = against_baseline(grid, ended, shape)
         costs = {
             "values": dict(zip(runs["seed"].astype(str), runs["value"].tolist())),
             "failed": failed,
@@ -222,14 +222,11 @@ def budget(grid: Grid, ended: pd.DataFrame, branch: int) -> Summary:
 
 
 def interpolate(costs: Sequence[float], values: Sequence[float], cost: float) -> tuple[float, float]:
-    """The value at a cost, and how far off it may be; NaN for what cannot be told, both beyond the points.
+    """The value at a cost, of increasing ones, and how far off it may be; NaN where that is unknown.
 
     The value lies on the line over log cost between the two points around it, the error is what the curvature adds to
     it: |f[a, b, c]| (x − a)(b − x), the larger one of those with the next point c on either side. It is 0 at a point,
-    and unknown in between two points that are alone.
-
-    Args:
-        costs: increasing.
+    and unknown in between two points that are alone. Beyond the points the value is unknown, too.
     """
     x, logs, values = math.log(cost), np.log(np.asarray(costs, float)), np.asarray(values, float)
     at_point = np.isclose(logs, x, rtol=1e-9, atol=1e-9)
@@ -283,7 +280,7 @@ def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
     grid, tuning = results.grid, results.tuning
     choice = tuning.choices[shape]
     runs, baseline = runs_of(ended, shape), runs_of(ended, grid.baseline)
-    scored, compared, failed = cell_of(grid, ended, shape)
+    scored, compared, failed = against_baseline(grid, ended, shape)
     guess = results.best_guess and results.best_guess.value
     seeds = len(grid.seeds_for(shape))
     is_baseline = shape == grid.baseline

@@ -106,12 +106,6 @@ def label(grid: Summary, shape: str) -> str:
     return text
 
 
-def budget_names(grid: Summary) -> list[str]:
-    """`12.3M tokens` for each budget."""
-    counts = [budget["branch"] for budget in grid["curves"]]
-    return [f"{count / 1e6:.1f}M tokens" if count >= 1e6 else f"{count:,} tokens" for count in counts]
-
-
 def grid_table(grid: Summary) -> str:
     """What a grid ran, and every shape with its score, at each budget if there are several, and its difference."""
     way = "higher" if grid["higher_is_better"] else "lower"
@@ -135,18 +129,20 @@ def grid_table(grid: Summary) -> str:
         verdict = "baseline, not learned" if is_unlearned else cell["verdict"]
         known = "–" if cell["parameters"] is None else f"{cell['parameters']:,}"
         lines.append((label(grid, cell["shape"]), known, *scores, difference(grid, cell), verdict))
-    names = budget_names(grid) or [f"{grid['metric']}, mean ± sd (seeds)"]
-    header = ("layers × heads × size", "parameters", *names, "difference, + is better (95 % interval)", "verdict")
+    counts = [budget["branch"] for budget in grid["curves"]]
+    budgets = [f"{count / 1e6:.1f}M tokens" if count >= 1e6 else f"{count:,} tokens" for count in counts]
+    columns = budgets or [f"{grid['metric']}, mean ± sd (seeds)"]
+    header = ("layers × heads × size", "parameters", *columns, "difference, + is better (95 % interval)", "verdict")
 
     parts = [about, markdown(header, lines)]
     if grid["readings"]:
-        parts.append(contrasts_table(grid))
+        parts.append(contrasts_table(grid, budgets))
     if grid["figure"]:
         parts.append(f"![Quality over training tokens, {grid['name']}]({grid['figure']})")
     return "\n\n".join(parts)
 
 
-def contrasts_table(grid: Summary) -> str:
+def contrasts_table(grid: Summary, budgets: list[str]) -> str:
     """The comparisons that were fixed beforehand, at equal tokens, FLOPs and seconds, at each budget."""
     seeds = grid["seeds_of"] or {}
     corrected = {}
@@ -163,7 +159,7 @@ def contrasts_table(grid: Summary) -> str:
             pair = f"{label(grid, shape)} against {label(grid, minus)}"
             read = [difference(grid, each) for each in group]
             lines.append((pair, equal, *read, corrected.get((shape, minus, equal), "")))
-    return markdown(("first against second", "at equal", *budget_names(grid), "corrected p at the end"), lines)
+    return markdown(("first against second", "at equal", *budgets, "corrected p at the end"), lines)
 
 
 def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
@@ -220,13 +216,6 @@ def render(cards: Path, grids: dict[str, Summary]) -> str:
 # Figures
 
 
-def svg(figure: Figure) -> bytes:
-    """The figure's file, without date and background."""
-    content = io.BytesIO()
-    figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
-    return content.getvalue()
-
-
 def draw_band(axis: Axes, name: str, points: list[tuple[int, list[float]]]) -> None:
     """A line over millions of tokens, by the first of each point's values, and a band over them all."""
     millions = [tokens / 1e6 for tokens, _ in points]
@@ -235,68 +224,71 @@ def draw_band(axis: Axes, name: str, points: list[tuple[int, list[float]]]) -> N
     axis.fill_between(millions, *ends, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
-def curves_figure(grid: Summary) -> bytes:
+def curves_figure(grid: Summary) -> Figure:
     """Quality of every shape over the tokens of its training, and the comparisons that were fixed beforehand.
 
     Lines are means over the seeds. A band is their range, or a difference's 95 % interval; a dotted line is the best
     baseline without a transformer.
     """
     names = {cell["shape"]: label(grid, cell["shape"]) for cell in grid["shapes"]}
-    with matplotlib.rc_context(STYLE):
-        figure = Figure()
-        quality, compared = figure.subplots(1, 2)
-        for shape, name in names.items():
-            cells = [(each["branch"], c) for each in grid["curves"] for c in each["shapes"] if c["shape"] == shape]
-            runs = [(tokens, [*cell["values"].values()]) for tokens, cell in cells if cell["n"]]
-            if runs:
-                draw_band(quality, name, [(tokens, [statistics.fmean(values), *values]) for tokens, values in runs])
-        if grid["best_guess"] is not None:
-            quality.axhline(grid["best_guess"].value, color=GREY, linestyle=":")
-        quality.set_ylabel(f"{grid['metric']}, {'higher' if grid['higher_is_better'] else 'lower'} is better")
-        pairs: dict[str, list] = {}
-        for each in grid["readings"] or []:
-            if each["equal"] == "tokens" and each["pairs"]:
-                name = f"{names[each['shape']]} − {names[each['minus']]}"
-                pairs.setdefault(name, []).append((each["branch"], signed_interval(grid, each)))
-        for name, points in pairs.items():
-            draw_band(compared, name, points)
-        compared.axhline(0, color=GREY, linewidth=1)
-        compared.set_ylabel("difference at equal tokens, + is better")
-        for axis in (quality, compared):
-            axis.set(xscale="log", xlabel="training tokens, millions")
-            axis.xaxis.set_major_formatter("{x:g}")
-            axis.minorticks_off()
-            axis.set_xticks([round(budget["branch"] / 1e6, 1) for budget in grid["curves"]])
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend(fontsize=7)
-        return svg(figure)
+    figure = Figure()
+    quality, compared = figure.subplots(1, 2)
+    for shape, name in names.items():
+        cells = [(each["branch"], c) for each in grid["curves"] for c in each["shapes"] if c["shape"] == shape]
+        runs = [(tokens, [*cell["values"].values()]) for tokens, cell in cells if cell["n"]]
+        if runs:
+            draw_band(quality, name, [(tokens, [statistics.fmean(values), *values]) for tokens, values in runs])
+    if grid["best_guess"] is not None:
+        quality.axhline(grid["best_guess"].value, color=GREY, linestyle=":")
+    quality.set_ylabel(f"{grid['metric']}, {'higher' if grid['higher_is_better'] else 'lower'} is better")
+    pairs: dict[str, list] = {}
+    for each in grid["readings"] or []:
+        if each["equal"] == "tokens" and each["pairs"]:
+            name = f"{names[each['shape']]} − {names[each['minus']]}"
+            pairs.setdefault(name, []).append((each["branch"], signed_interval(grid, each)))
+    for name, points in pairs.items():
+        draw_band(compared, name, points)
+    compared.axhline(0, color=GREY, linewidth=1)
+    compared.set_ylabel("difference at equal tokens, + is better")
+    for axis in (quality, compared):
+        axis.set(xscale="log", xlabel="training tokens, millions")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
+        axis.set_xticks([round(budget["branch"] / 1e6, 1) for budget in grid["curves"]])
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=7)
+    return figure
 
 
-def encoders_figure(cards: Path) -> bytes:
+def encoders_figure(cards: Path) -> Figure:
     """STS-B test over relative speed, of encoders by others (docs/encoders.csv) and of ours."""
     rivals = pd.read_csv(RIVALS, comment="#").dropna(subset=["relative_speed", "stsb_test"])
     points = [(each.model.split("/")[-1], each.relative_speed, each.stsb_test, GREY) for each in rivals.itertuples()]
     for folder in filter(is_encoder, published_folders(cards)):
         for model in read_json(folder / RESULTS)["benchmark"]["models"][1::2]:
             points.append((model["model"], model["speed"]["64"], 100 * model["scores"]["stsb_test"], BLUE))
-    with matplotlib.rc_context(STYLE):
-        figure = Figure()
-        axes = figure.subplots()
-        for name, speed, score, color in points:
-            axes.plot(speed, score, "o", color=color, markersize=4)
-            axes.annotate(name, (speed, score), xytext=(5, 2), textcoords="offset points", color=color, fontsize=7)
-        axes.set(xscale="log", xlabel="speed relative to all-MiniLM-L6-v2 in float32", ylabel="STS-B test")
-        axes.set_xlim(0.4, 120)
-        return svg(figure)
+    figure = Figure()
+    axes = figure.subplots()
+    for name, speed, score, color in points:
+        axes.plot(speed, score, "o", color=color, markersize=4)
+        axes.annotate(name, (speed, score), xytext=(5, 2), textcoords="offset points", color=color, fontsize=7)
+    axes.set(xscale="log", xlabel="speed relative to all-MiniLM-L6-v2 in float32", ylabel="STS-B test")
+    axes.set_xlim(0.4, 120)
+    return figure
 
 
 def write_index(cards: Path) -> Path:
     """Renews the tables and figures of the page, and returns its path."""
     grids = read_grids(cards)
-    files = {cards / grid["figure"]: curves_figure(grid) for grid in grids.values() if grid["figure"]}
-    if RIVALS.is_file():
-        files[cards / "encoders.svg"] = encoders_figure(cards)
-    files[cards / README] = render(cards, grids).encode()
+    files = {cards / README: render(cards, grids).encode()}
+    with matplotlib.rc_context(STYLE):
+        figures = {grid["figure"]: curves_figure(grid) for grid in grids.values() if grid["figure"]}
+        if RIVALS.is_file():
+            figures["encoders.svg"] = encoders_figure(cards)
+        for name, figure in figures.items():
+            content = io.BytesIO()
+            figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
+            files[cards / name] = content.getvalue()
     for path, content in files.items():
         write_bytes(path, content)
     return cards / README
