@@ -51,13 +51,9 @@ class Spectrum:
         return cls(len(values), len(counted), values[0].item(), smallest)
 
     @property
-    def has_full_rank(self) -> bool:
-        return self.rank == self.size
-
-    @property
     def condition_number(self) -> float:
         """κ = σ_max / σ_min, infinite where rank is lost."""
-        return self.largest / self.smallest if self.has_full_rank else inf
+        return self.largest / self.smallest if self.rank == self.size else inf
 
 
 def query_key_spectrum(query: torch.Tensor, key: torch.Tensor) -> Spectrum:
@@ -302,7 +298,7 @@ def layer_tables(reports: Sequence[LayerReport]) -> list[Table]:
 
 def conditions(spectra: Sequence[Spectrum]) -> str:
     """κ of matrices, or, of those that have lost rank, the lowest rank."""
-    deficient = [spectrum for spectrum in spectra if not spectrum.has_full_rank]
+    deficient = [spectrum for spectrum in spectra if spectrum.rank < spectrum.size]
     if not deficient:
         return extent([spectrum.condition_number for spectrum in spectra], "{:.4g}")
     lowest = min(deficient, key=lambda spectrum: spectrum.rank)

@@ -57,7 +57,7 @@ from modeling_leaner.hub import (
     weights_sha256,
 )
 from modeling_leaner.layers_leaner import LeanPreTrainedModel
-from modeling_leaner.models import seconds_of, take_turns
+from modeling_leaner.models import seconds_of, take_turns, with_channels
 from modeling_leaner.process import INTERRUPTED
 from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
@@ -262,8 +262,9 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
 
         def collate(batch: list[dict]) -> Batch:
             images = [decoded_image(row[column], f"--data: {column}") for row in batch]
-            found = measures.read_images(processor, images, model.config.num_channels)
-            return found | ({"labels": torch.tensor([row[label] for row in batch])} if label else {})
+            images = [with_channels(image, model.config.num_channels) for image in images]
+            labels = {"labels": torch.tensor([row[label] for row in batch])} if label else {}
+            return {**processor(images, return_tensors="pt"), **labels}
 
     else:
         tokenizer = measures.padding_tokenizer(processor)

@@ -35,16 +35,13 @@ def make_batches(model: LeanPreTrainedModel, processor: object, rows: Sequence, 
     """Texts (tokens up to `max_length`) or PIL images, as the model reads them, in batches of 32."""
     groups = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
     if model.main_input_name == "pixel_values":
-        return [read_images(processor, group, model.config.num_channels) for group in groups]
+        channels = model.config.num_channels
+        images = [[with_channels(image, channels) for image in group] for group in groups]
+        return [dict(processor(group, return_tensors="pt")) for group in images]
     tokenizer = padding_tokenizer(processor)
     options = {"max_length": min(max_length, model.config.max_position_embeddings), "return_tensors": "pt"}
     read = [tokenizer(list(group), padding=True, truncation=True, **options) for group in groups]
     return [{name: batch[name] for name in ("input_ids", "attention_mask")} for batch in read]
-
-
-def read_images(processor: object, images: Sequence, channels: int) -> Batch:
-    """One batch: pixel_values (B, channels, height, width)."""
-    return dict(processor([with_channels(image, channels) for image in images], return_tensors="pt"))
 
 
 def padding_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

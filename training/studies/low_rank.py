@@ -42,36 +42,22 @@ def run(study: Study, settings: Settings) -> None:
     small_heads(study, settings, source)
 
 
-# Matrices are column-stochastic, as in the paper: P (B, n, n), a column per query.
-
-
-def softmax_columns(logits: Tensor) -> Tensor:
-    """Over the keys of each query."""
-    return torch.softmax(logits, -2)
+# Matrices are column-stochastic, as in the paper: P (B, n, n), a column per query; a softmax over the keys, axis −2.
 
 
 def random_targets(batch: int, size: int, sharpness: float, source: Generator) -> Tensor:
     """Positive column-stochastic matrices: the softmax of N(0, `sharpness`²): (B, n, n)."""
-    return softmax_columns(sharpness * torch.randn(batch, size, size, generator=source))
-
-
-def one_less(target: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors (B, n, n − 1) whose product has the softmax P.
-
-    ln P less its first row has rank n − 1, and no softmax sees what is added to a column.
-    """
-    logits = target.log() - target.log()[:, :1]
-    left = torch.eye(target.shape[-1])[:, 1:].expand(len(target), -1, -1)
-    return left, logits[:, 1:].mT
+    return torch.softmax(sharpness * torch.randn(batch, size, size, generator=source), -2)
 
 
 def large_heads(study: Study, settings: Settings, source: Generator) -> None:
-    """Theorem 1, d ≥ n, with one rank less."""
+    """Theorem 1, d ≥ n, with one rank less: ln P less its first row has rank n − 1, and the same softmax."""
     errors = {}
     for length in settings.sizes:
         target = random_targets(settings.draws, length, 3.0, source)
-        left, right = one_less(target)
-        error = (softmax_columns(left @ right.mT) - target).abs().max().item()
+        logits = target.log() - target.log()[:, :1]
+        left, right = torch.eye(length)[:, 1:].expand(len(target), -1, -1), logits[:, 1:].mT  # (B, n, n − 1)
+        error = (torch.softmax(left @ right.mT, -2) - target).abs().max().item()
         errors[f"largest error, n = {length}, head size {length - 1}"] = error
     study.add(
         "derived here",
@@ -106,7 +92,7 @@ def minimise(parameters: list[Tensor], logits: Callable[[], Tensor], target: Ten
     for _ in range(rounds):
         optimizer.step(loss)
     with torch.no_grad():
-        return softmax_columns(logits())
+        return torch.softmax(logits(), -2)
 
 
 def fit_head(target: Tensor, size: int, rounds: int, source: Generator) -> Tensor:
