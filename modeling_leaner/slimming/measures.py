@@ -19,7 +19,6 @@ from transformers import PreTrainedTokenizerBase
 from ..layers_leaner import LeanPreTrainedModel
 from ..models import block_inputs, mean_over_tokens, with_channels, without_unpadding
 from ..terminal import Progress, no_progress
-from .operations import SlimError
 
 
 BATCH_SIZE = 32
@@ -97,7 +96,7 @@ class Reference:
         rows = torch.cat(outputs).double()
         variance = (rows - rows.mean(dim=0)).square().sum().item()
         if not 0 < variance < math.inf:
-            raise SlimError(f"the output of {type(model).__name__} is not finite, or the same for all rows")
+            raise ValueError(f"the output of {type(model).__name__} is not finite, or the same for all rows")
         return cls(list(zip(batches, outputs)), variance)
 
     @torch.no_grad()

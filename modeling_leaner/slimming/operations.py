@@ -20,10 +20,6 @@ STAGES = ("stage_names", "out_features", "out_indices")  # of a ViT's backbone, 
 Tensors = dict[str, torch.Tensor]
 
 
-class SlimError(ValueError):
-    """The model cannot be changed so. The message names the setting and says what is expected."""
-
-
 def keep_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> LeanPreTrainedModel:
     """A cut: the named layers, counted from 0, in their order."""
     heads = [model.config.heads_per_layer[layer] for layer in layers]

@@ -10,7 +10,6 @@ from ..models import evaluating
 from ..terminal import Progress, no_progress
 from . import measures, operations
 from .measures import Batch, Reference
-from .operations import SlimError
 
 
 MOST_HEADS = 4096  # of a layer
@@ -65,7 +64,7 @@ def slim(
         held_out_batches: others, on which the change of the output is measured.
 
     Raises:
-        SlimError: the model cannot have that shape, or its output says nothing.
+        ValueError: the model cannot have that shape, or its output says nothing.
     """
     check_target(model, target)
     training = model.training
@@ -80,24 +79,24 @@ def slim(
 
 
 def check_target(model: LeanPreTrainedModel, target: Target) -> None:
-    """Raises SlimError, naming the setting, for a shape to which the model cannot be cut."""
+    """Raises ValueError, naming the setting, for a shape to which the model cannot be cut."""
     config = model.config
     if target == Target():
-        raise SlimError("nothing to cut: give layers, heads or intermediate_size")
+        raise ValueError("nothing to cut: give layers, heads or intermediate_size")
     for one, other in (("layers", "keep"), ("heads", "total_heads")):
         if None not in (getattr(target, one), getattr(target, other)):
-            raise SlimError(f"{one} and {other}: give one of them")
+            raise ValueError(f"{one} and {other}: give one of them")
     if target.heads is not None and operations.is_grouped(model):
-        raise SlimError("heads: cannot change where several share keys and values")
+        raise ValueError("heads: cannot change where several share keys and values")
     if target.total_heads is not None and hasattr(config, "num_key_value_heads"):
         reason = f"{type(config).__name__} has one number of key-value heads; give heads, a number for every layer"
-        raise SlimError(f"total_heads: {reason}")
+        raise ValueError(f"total_heads: {reason}")
 
     heads, depth = config.heads_per_layer, config.num_hidden_layers
     if target.keep is not None:
         if len(target.keep) == 0 or list(target.keep) != sorted({*target.keep} & {*range(depth)}):
             expected = f"some of 0..{depth - 1}, each once, in ascending order"
-            raise SlimError(f"layers: expected {expected}, got {list(target.keep)}")
+            raise ValueError(f"layers: expected {expected}, got {list(target.keep)}")
         staying = [heads[layer] for layer in target.keep]
     else:
         staying = sorted(heads)[-(target.layers or depth) :]  # those with the most heads, which may be the ones
@@ -110,7 +109,7 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     for name, (least, most) in ranges.items():
         value = getattr(target, name)
         if value is not None and not least <= value <= most:
-            raise SlimError(f"{name}: expected {least}..{most:,}, got {value:,}")
+            raise ValueError(f"{name}: expected {least}..{most:,}, got {value:,}")
 
 
 @dataclass

@@ -9,8 +9,6 @@ from tempfile import TemporaryDirectory
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from .operations import SlimError
-
 
 TEXTS_AT_ONCE = 1024
 
@@ -25,7 +23,7 @@ def keep_tokens(
     document = json.loads(tokenizer.backend_tokenizer.to_str())
     kind, vocabulary = document["model"]["type"], document["model"]["vocab"]
     if kind != "WordPiece":
-        raise SlimError(f"vocab_size: only WordPiece tokenizers can be cut, not {kind}")
+        raise ValueError(f"vocab_size: only WordPiece tokenizers can be cut, not {kind}")
     prefix = document["model"]["continuing_subword_prefix"]
     needed = {*tokenizer.all_special_ids, *(added["id"] for added in document["added_tokens"])}
     for token, index in vocabulary.items():
@@ -33,7 +31,7 @@ def keep_tokens(
         if len(character) == 1 and character.isascii():
             needed.add(index)
     if not len(needed) < size < len(vocabulary):
-        raise SlimError(f"vocab_size: expected {len(needed) + 1:,}..{len(vocabulary) - 1:,}, got {size:,}")
+        raise ValueError(f"vocab_size: expected {len(needed) + 1:,}..{len(vocabulary) - 1:,}, got {size:,}")
 
     counts: Counter[int] = Counter()
     texts = list(texts)
