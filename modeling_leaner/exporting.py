@@ -282,9 +282,6 @@ def export(source: str, output: Path, int8: bool = True) -> list[dict[str, objec
     """Writes a checkpoint to a new folder as an ONNX graph, with `int8` in 8 bits, too; what parity.json says of each.
 
     The folder has the configuration, tokenizer or image processor, and `PARITY_FILE`, too; it is whole or absent.
-
-    Raises:
-        ValueError: packages are missing, or the file's outputs are not the model's.
     """
     missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     if missing:

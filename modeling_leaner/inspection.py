@@ -171,12 +171,7 @@ def inspect_layers(
     layers: Sequence[int] | None = None,
     progress: Progress = no_progress,
 ) -> list[LayerReport]:
-    """Measures the attention of a model of this family on some rows, in `layers` from 0; None for all.
-
-    Raises:
-        ValueError: the model has no such layer; weights or states are not finite; a
-            row has fewer tokens than a layer has heads.
-    """
+    """Measures the attention of a model of this family on some rows, in `layers` from 0; None for all."""
     blocks = model.base_model.layers
     layers = range(len(blocks)) if layers is None else layers
     for layer in layers:

@@ -301,10 +301,7 @@ def class_of(label: object, model: LeanPreTrainedModel) -> int:
 
 
 def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None, batch: Batch) -> Target:
-    """The target, with as many layers as reach the speed-up on this machine; narrower MLPs make up the rest.
-
-    Raises ValueError for what no number of layers reaches.
-    """
+    """The target, with as many layers as reach the speed-up on this machine; narrower MLPs make up the rest."""
     if speedup is None:
         return target
     depth = model.config.num_hidden_layers
@@ -339,10 +336,7 @@ def speeds_of(models: Sequence[PreTrainedModel], batch: Batch, rounds: int = 7) 
 
 
 def choose(settings: Settings, original: LeanPreTrainedModel, processor: object, contents: list) -> Slimmed:
-    """The cut that reaches the target and changes the output least; or that of an interrupted command.
-
-    Raises ValueError if that was started with other settings.
-    """
+    """The cut that reaches the target and changes the output least; or that of an interrupted command."""
     folder = settings.unfinished
     options = json.loads(json.dumps(vars(settings), default=str))
     if (folder / RECORD).is_file():
@@ -552,11 +546,7 @@ def scores(kind: Kind, scored: np.ndarray) -> tuple[float, float]:
 
 
 def run(settings: Settings) -> int:
-    """Makes the faster model. Returns the exit status: 0, 3 if it keeps less than `keep`, 130 if it was interrupted.
-
-    Raises:
-        ValueError, OSError: one line that names the option, file or model at fault; OUT is whole or absent.
-    """
+    """Makes the faster model, whole or not at all; the exit status: 0, `BELOW_KEEP`, or `INTERRUPTED`."""
     if settings.vocab_size is not None:
         return cut_vocabulary(settings)
     if settings.speedup is None and settings.target == Target():

@@ -99,7 +99,7 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
             raise ValueError(f"layers: expected {expected}, got {list(target.keep)}")
         staying = [heads[layer] for layer in target.keep]
     else:
-        staying = sorted(heads)[-(target.layers or depth) :]  # those with the most heads, which may be the ones
+        staying = sorted(heads)[-(target.layers or depth) :]  # those with the most heads may be the ones that stay
     ranges = {
         "layers": (1, depth),
         "heads": (1, MOST_HEADS if len(set(heads)) == 1 else min(heads)),  # none is added where layers differ
