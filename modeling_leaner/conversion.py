@@ -267,7 +267,7 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
         if not becomes_lean:
             tensor = torch.cat([state[ours] for ours in names])
             tensors[theirs] = tensor.T if turns else tensor
-        elif theirs != relative.unread:
+        elif theirs != relative.unread:  # its place is that of the tensor that is read
             tensor = state[theirs].T if turns else state[theirs]
             tensors |= zip(names, tensor.chunk(len(names)))
     target.load_state_dict(tensors, strict=True)

@@ -20,7 +20,7 @@ from huggingface_hub import (
 from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-from .files import MOST_BYTES, read_json, read_text, sha256
+from .files import MOST_BYTES, naming, read_json, read_text, sha256
 from .layers_leaner import WEIGHTS
 from .names import reason_of
 
@@ -124,16 +124,15 @@ def weights_sha256(source: str) -> str | None:
 def load_processors(source: str) -> list[object]:
     """The tokenizer or image processor of a folder or Hub id, if it has one; code that lies beside it never runs.
 
-    Raises OSError if its files are damaged or ask to run code of their own.
+    Raises ValueError if its files are damaged or ask to run code of their own.
     """
     names = files_of(source)
     processors = []
     for auto_class, files in PREPROCESSORS:
         if files & names:
-            try:
+            place = f"{source}: {', '.join(sorted(files & names))}"
+            with naming(place, (Exception,)):  # the tokenizers library raises bare Exceptions
                 processors.append(auto_class.from_pretrained(source, trust_remote_code=False))
-            except Exception as error:  # the tokenizers library raises bare Exceptions
-                raise OSError(f"{source}: {', '.join(sorted(files & names))}: {error}") from error
     return processors
 
 

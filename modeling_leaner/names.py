@@ -69,8 +69,7 @@ def shape_names() -> list[str]:
 def shape_path(name: str) -> Path:
     """The file of a named shape, `"bert/lean-tiny"`; it loads with `AutoConfig.from_pretrained(path)`.
 
-    Raises:
-        ValueError: no such name; the message has the nearest one.
+    Raises ValueError with the nearest name if there is none.
     """
     if name not in shape_names():
         hint = did_you_mean(name, shape_names())

@@ -38,6 +38,9 @@ class LeanBERTConfig(LeanTextConfig):
         self._require_sizes("type_vocab_size")
         self._require(not getattr(self, "is_decoder", False), "is_decoder must be False: LeanBERT is an encoder")
 
+    def _embedding_parameters(self) -> int:
+        return super()._embedding_parameters() + self.type_vocab_size * self.hidden_size
+
     def _outer_linears(self, head: str, length: int) -> list[LinearSize]:
         width = self.hidden_size
         pooler = LinearSize(width, width)

@@ -56,6 +56,10 @@ class LeanGPTConfig(LeanTextConfig):
             uneven = f"num_attention_heads={heads} of layer {index} is not a multiple of num_key_value_heads={groups}"
             self._require(heads % groups == 0, uneven)
 
+    @property
+    def key_value_heads_per_layer(self) -> list[int]:
+        return [self.num_key_value_heads] * self.num_hidden_layers
+
     def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int:
         """Bytes that one token adds to the key-value cache, all layers together (2 a value: bfloat16)."""
         return 2 * sum(self.key_value_heads_per_layer) * self.head_dim * bytes_per_value

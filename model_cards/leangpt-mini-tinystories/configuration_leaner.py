@@ -287,9 +287,8 @@ class LeanConfig(PreTrainedConfig):
 
     @property
     def key_value_heads_per_layer(self) -> list[int]:
-        """Key-value heads of each layer: as many as query heads, but for a family with `num_key_value_heads`."""
-        groups = getattr(self, "num_key_value_heads", None)
-        return self.heads_per_layer if groups is None else [groups] * self.num_hidden_layers
+        """Key-value heads of each layer."""
+        return self.heads_per_layer
 
     def _layer_linears(self, length: int) -> list[LinearSize]:
         """The linear layers of all blocks; every one of `length` tokens passes through each."""
@@ -302,10 +301,6 @@ class LeanConfig(PreTrainedConfig):
             others = ((sizes[0], width), (width, mlp), (mlp, width))
             linears += [LinearSize(*inputs_and_outputs, tokens=length) for inputs_and_outputs in others]
         return linears
-
-    def _outer_parameters(self, head: str) -> int:
-        """Parameters outside the blocks that are neither embeddings nor linear layers, minus those that are tied."""
-        return 2 * self.hidden_size  # one norm
 
     def _head(self, architecture: str | None) -> str:
         """The head that a class name ends in; by default the family's pretraining head (ForMaskedLM and so on)."""
@@ -324,8 +319,10 @@ class LeanConfig(PreTrainedConfig):
         head = self._head(architecture)
         embeddings = self._embedding_parameters()
         linears = sum(linear.parameters for linear in self._layer_linears(1) + self._outer_linears(head, 1))
-        norms = 4 * self.hidden_size * self.num_hidden_layers
-        return ParameterCount(embeddings + linears + norms + self._outer_parameters(head), embeddings)
+        norms = 2 * self.num_hidden_layers + (2 if head == "ForMaskedLM" else 1)  # it has one of its own
+        has_tied = head in ("ForMaskedLM", "ForCausalLM") and self.tie_word_embeddings
+        tied = self.vocab_size if has_tied else 0  # rows of the token embedding
+        return ParameterCount(embeddings + linears + (2 * norms - tied) * self.hidden_size, embeddings)
 
     def count_flops(
         self, length: int | None = None, architecture: str | None = None, head_tokens: int | None = None
@@ -394,10 +391,4 @@ class LeanTextConfig(LeanConfig):
         return self.max_position_embeddings
 
     def _embedding_parameters(self) -> int:
-        tables = self.vocab_size + self.max_position_embeddings + getattr(self, "type_vocab_size", 0)
-        return tables * self.hidden_size
-
-    def _outer_parameters(self, head: str) -> int:
-        norms = 2 if head == "ForMaskedLM" else 1  # it has one of its own
-        is_tied = head in ("ForMaskedLM", "ForCausalLM") and self.tie_word_embeddings  # to the token embedding
-        return (2 * norms - (self.vocab_size if is_tied else 0)) * self.hidden_size
+        return (self.vocab_size + self.max_position_embeddings) * self.hidden_size
