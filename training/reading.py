@@ -68,11 +68,7 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
-    """File and settings of a recipe, by its name or path.
-
-    Raises:
-        ValueError: names the file, or lists the recipes where the name is none.
-    """
+    """File and settings of a recipe, by its name or path."""
     path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
     if not path.is_file():
         near = did_you_mean(name, recipe_names())

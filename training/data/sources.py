@@ -134,11 +134,7 @@ def require_columns(rows: Rows, names: list[str], source: str) -> None:
 def find_column(
     rows: Rows, named: str | None, key: str, candidates: list[str], fitting: list[str] | None = None
 ) -> str:
-    """The column that the recipe names, one of `fitting` or if None any, or else the only candidate.
-
-    Raises:
-        ValueError: names the key, the column and the columns that there are.
-    """
+    """The column that the recipe names, one of `fitting` or if None any, or else the only candidate."""
     available = column_names(rows)
     if named in (available if fitting is None else fitting):
         return named
@@ -223,9 +219,6 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
 
     They are drawn at random; for language modelling they are the end of the text, of a stream its first rows.
     `tuning_holdout` takes other rows, which are neither trained on nor reported.
-
-    Raises:
-        ValueError: as `load_split`; or one file would be both.
     """
     train = _load(arguments, "train_split")
     held_out = None

@@ -165,11 +165,7 @@ def write_tokenizer(
     text_column: str | None = None,
     **source: Any,
 ) -> None:
-    """Trains a tokenizer on texts, saves it, and prints what it is; `source` has the arguments of `load_split`.
-
-    Raises:
-        ValueError: what `train_tokenizer`, `load_split` or `find_text_column` refuses.
-    """
+    """Trains a tokenizer on texts, saves it, and prints what it is; `source` has the arguments of `load_split`."""
     rows = load_split(**source)
     texts = rows[find_text_column(rows, text_column, "--text-column")]
     tokenizer = train_tokenizer(texts, kind, vocab_size, max_length, family)

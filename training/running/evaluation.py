@@ -94,11 +94,7 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
 
 
 def prepare_evaluation(model: str, options: list[str], scratch: str) -> PreparedRun:
-    """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `options` name others.
-
-    Raises:
-        ValueError, OSError: no weights, no task, or the data do not fit; one line that names what is missing.
-    """
+    """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `options` name others."""
     arguments = evaluation_settings(model, options, scratch)
     config = load_config(model)
     held_out = holdout_key(arguments) is not None
@@ -120,11 +116,7 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
 
 
 def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeArguments:
-    """The settings of the model's own recipe, if there is one, and of `options`, which win over it.
-
-    Raises:
-        ValueError, OSError: no such model, no weights, or no task.
-    """
+    """The settings of the model's own recipe, if there is one, and of `options`, which win over it."""
     require_source(model)
     refuse_pickles(model)
     if not find_weights(local_folder(model)):

@@ -186,11 +186,7 @@ def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
 
 
 def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str, object]) -> LeanConfig:
-    """The configuration with what data and recipe decide: labels, dropout, new weights, and a new model's positions.
-
-    Raises:
-        ValueError: a checkpoint has fewer positions than `max_length`.
-    """
+    """The configuration with what data and recipe decide: labels, dropout, new weights, a new model's positions."""
     values = {**config.to_dict(), **fields}
     positions = values.get("max_position_embeddings")
     length = arguments.max_length
@@ -217,11 +213,7 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
 
 
 def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows | None) -> object:
-    """The image processor or tokenizer: a checkpoint's own; else the recipe's, trained on the training rows.
-
-    Raises:
-        ValueError: there is none, or a checkpoint has lost its own.
-    """
+    """The image processor or tokenizer: a checkpoint's own; else the recipe's, trained on the training rows."""
     source = str(arguments.shape)
     if modality_of(config) is IMAGES:
         if has_file(source, "preprocessor_config.json"):
@@ -260,11 +252,7 @@ def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
 
 
 def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows) -> PreTrainedTokenizerBase:
-    """The tokenizer of the recipe's kind on the training rows (at most 200,000); kept in the datasets' cache.
-
-    Raises:
-        ValueError: the shape's vocabulary is too small for it.
-    """
+    """The tokenizer of the recipe's kind on the training rows (at most 200,000); kept in the datasets' cache."""
     columns = TASKS[arguments.task].text_columns_of(arguments, train)
     length = arguments.max_length or config.max_position_embeddings
     settings = (arguments.tokenizer, config.vocab_size, length, family_of(config), columns, __version__)
@@ -293,11 +281,8 @@ def build_model(
 ) -> PreTrainedModel:
     """The task's model: from the seed, or a checkpoint's weights with a new head if it has none.
 
-    Unless `quietly`, stderr names the tensors of a checkpoint that are not taken, for they have another size there.
-
-    Raises:
-        ValueError, RuntimeError: a checkpoint lacks tensors outside the head, or, with `complete`, any; or some have
-            another shape, or are not stored as floating point.
+    With `complete` a checkpoint that lacks a head is refused, as one is that lacks anything else. Unless `quietly`,
+    stderr names the tensors that are not taken, for they have another size there.
     """
     set_seed(arguments.seed)
     config = task.config

@@ -93,9 +93,8 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
     inputs = first_inputs(trainer.task, trainer.eval_dataset, CONDITION_ROWS)
     inputs = {name: value.to(arguments.device) for name, value in inputs.items()}
     try:
-        start = build_model(arguments, trainer.task, quietly=True).to(arguments.device)
-        if arguments.implementation == "transformers":
-            start = convert(start)
+        built = build_model(arguments, trainer.task, quietly=True).to(arguments.device)
+        start = convert(built) if arguments.implementation == "transformers" else built
         # Without the autocast that accelerate puts around forward: κ beyond 100 would be of bfloat16's rounding.
         end = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         measured = {"start": head_condition_numbers(start, **inputs), "end": head_condition_numbers(end, **inputs)}

@@ -116,12 +116,7 @@ def open_folder(arguments: RecipeArguments, recipe: str | None, start: dict[str,
 
 
 def find_checkpoint(arguments: RecipeArguments) -> Path | None:
-    """The checkpoint to continue from; nothing is written yet.
-
-    Raises:
-        ValueError: the folder holds a run and `resume` is not set, or a run with other settings, or something else;
-            or all its checkpoints are damaged.
-    """
+    """The checkpoint to continue from, or None; ValueError if this run may not go on in its folder."""
     folder = Path(arguments.output_dir)
     saved = folder / RECIPE
     holds_run = saved.is_file()

@@ -63,11 +63,7 @@ LEAST = 1e-9  # probability of what is not among the kept tokens
 
 
 def load_teacher(source: str, task: Task) -> PreTrainedModel:
-    """The model of a checkpoint with the head of the task, to be learned from, on the device of the run.
-
-    Raises:
-        ValueError: it cannot be loaded, or has another head, other classes, tokens, images or vectors than a student.
-    """
+    """The model of a checkpoint, to be learned from, on the device of the run; ValueError if it does not fit."""
     arguments = task.arguments
     learns_logits = task.name in LOGITS and arguments.distill_logits
     bare = task.trains_bare_model()
@@ -380,9 +376,6 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     """The task that learns from the settings' teacher, and the training rows with what the teacher puts out.
 
     The task itself and its rows where there is no teacher, or the task reads all of it already.
-
-    Raises:
-        ValueError: the teacher or the settings do not fit, or what it puts out does not fit on the disk.
     """
     arguments = task.arguments
     learns_logits = task.name in LOGITS and bool(arguments.distill_logits)
@@ -436,15 +429,13 @@ def teacher_columns(
 ) -> dict[str, list]:
     """The teacher's columns for some rows, in their order; rows of like length are read together.
 
-    Args:
-        batch: the columns of the prepared rows.
-        indices: of each row in the split; a row's decides what is hidden of it.
+    `indices` are those of the rows in the split: a row's decides what is hidden of it.
     """
     rows = [dict(zip(batch, values)) for values in zip(*batch.values())]
     lengths = [len(row["input_ids"]) if "input_ids" in row else teacher.config.default_length for row in rows]
-    at_once = ROWS_AT_ONCE
-    if getattr(teacher, "lm_head", None) is not None:  # all logits of a vocabulary are large
-        at_once = max(1, min(at_once, LOGITS_AT_ONCE // (max(lengths) * teacher.config.vocab_size)))
+    has_vocabulary = getattr(teacher, "lm_head", None) is not None  # whose logits are large
+    row_logits = max(lengths) * teacher.config.vocab_size if has_vocabulary else 1
+    at_once = max(1, min(ROWS_AT_ONCE, LOGITS_AT_ONCE // row_logits))
     has_states = any(isinstance(target, States) for target in targets)
     columns: list[dict[str, Any]] = [{ROW: index} for index in indices]
     for places in batches_by_length(lengths, at_once):
