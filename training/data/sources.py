@@ -140,8 +140,9 @@ def find_column(
         return named
     if named is None and len(candidates) == 1:
         return candidates[0]
-    problem = f"{', '.join(candidates)} would all fit" if candidates else "no column fits"
-    if named is not None:
+    if named is None:
+        problem = f"{', '.join(candidates)} would all fit" if candidates else "no column fits"
+    else:
         problem = f"the column {named!r} holds something else" if named in available else f"no column {named!r}"
     kinds = {name: f" ({getattr(kind, 'dtype', kind)})" for name, kind in (rows.features or {}).items()}
     raise ValueError(f"{key}: {problem}; name one of {', '.join(name + kinds.get(name, '') for name in available)}")
