@@ -278,14 +278,9 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
         lengths = [len(text) for text in values]
         masking = partial(DataCollatorForLanguageModeling, mlm_probability=0.15)
         collate = (masking if kind is MASKED else DataCollatorWithPadding)(tokenizer)
-    return Rows(
-        prepared.select(range(held_out, len(prepared))),
-        prepared.select(range(held_out)),
-        collate,
-        label is not None or kind.is_language_model,
-        contents,
-        lengths,
-    )
+
+    train, compared = prepared.select(range(held_out, len(prepared))), prepared.select(range(held_out))
+    return Rows(train, compared, collate, label is not None or kind.is_language_model, contents, lengths)
 
 
 def class_of(label: object, model: LeanPreTrainedModel) -> int:
