@@ -51,9 +51,13 @@ class Spectrum:
         return cls(len(values), len(counted), values[0].item(), smallest)
 
     @property
+    def has_full_rank(self) -> bool:
+        return self.rank == self.size
+
+    @property
     def condition_number(self) -> float:
         """κ = σ_max / σ_min, infinite where rank is lost."""
-        return self.largest / self.smallest if self.rank == self.size else inf
+        return self.largest / self.smallest if self.has_full_rank else inf
 
 
 def query_key_spectrum(query: torch.Tensor, key: torch.Tensor) -> Spectrum:
@@ -152,6 +156,10 @@ class LayerReport:
     entropy_share: list[float]
     similarity: list[list[float]]
     removal: list[float]
+
+    @property
+    def heads(self) -> int:
+        return len(self.query_key)
 
 
 def rows_of(inputs: dict[str, torch.Tensor]) -> list[Row]:
@@ -253,7 +261,7 @@ def attend(attention: nn.Module, states: torch.Tensor) -> tuple[torch.Tensor, to
 
 def document_of(model: str, data: str, seconds: float, reports: Sequence[LayerReport]) -> dict[str, object]:
     """One JSON document, in which None stands for infinity and for what is not defined."""
-    layers = [{**plain(vars(report)), "heads": len(report.query_key)} for report in reports]
+    layers = [{**plain(vars(report)), "heads": report.heads} for report in reports]
     for layer in layers:
         del layer["tokens"]
     return {"model": model, "data": data, "tokens": reports[0].tokens, "seconds": seconds, "layers": layers}
@@ -280,7 +288,7 @@ def layer_tables(reports: Sequence[LayerReport]) -> list[Table]:
     matrices.title, heads.title = "condition number κ: median (least to most)", "heads: median (least to most)"
     for report in reports:
         spectra = (report.head_outputs, report.query_key, [report.value], [report.output])
-        matrices.add_row(str(report.layer), f"{len(report.query_key)}×{report.head_dim}", *map(conditions, spectra))
+        matrices.add_row(str(report.layer), f"{report.heads}×{report.head_dim}", *map(conditions, spectra))
         pairs = [value for head, row in enumerate(report.similarity) for value in row[:head]]
         measured = (report.entropy, report.entropy_share, pairs, report.removal)
         heads.add_row(str(report.layer), *(extent(values, "{:.2f}") for values in measured))
@@ -293,7 +301,7 @@ def layer_tables(reports: Sequence[LayerReport]) -> list[Table]:
 
 def conditions(spectra: Sequence[Spectrum]) -> str:
     """κ of matrices, or, of those that have lost rank, the lowest rank."""
-    deficient = [spectrum for spectrum in spectra if spectrum.rank < spectrum.size]
+    deficient = [spectrum for spectrum in spectra if not spectrum.has_full_rank]
     if not deficient:
         return extent([spectrum.condition_number for spectrum in spectra], "{:.4g}")
     lowest = min(deficient, key=lambda spectrum: spectrum.rank)

@@ -68,7 +68,7 @@ class TestMatrices:
     def test_orthogonal(self):
         spectrum = Spectrum.of(torch.linalg.qr(torch.randn(30, 12, dtype=torch.double)).Q)
         assert spectrum.condition_number == pytest.approx(1, abs=1e-12)
-        assert (spectrum.rank, spectrum.size) == (12, 12)
+        assert (spectrum.rank, spectrum.size, spectrum.has_full_rank) == (12, 12, True)
 
     def test_query_key_without_the_product(self):
         query, key = torch.randn(2, 40, 6, dtype=torch.double)
