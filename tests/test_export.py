@@ -118,6 +118,19 @@ def test_every_head(family, head, tmp_path):
         assert (run(first)["logits"] - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
+def test_a_large_activation_in_8_bits(tmp_path):
+    """One neuron of the first MLP fires a thousand times as strongly as the others, and nothing reads it."""
+    needs_onnx()
+    model = FAMILIES["bert"]().build("per-layer", modeling_leaner.LeanBERTModel)
+    mlp = model.layers[0].mlp
+    with torch.no_grad():
+        mlp.fc1.bias[0] = 1000
+        mlp.fc2.weight[:, 0] = 0
+    model.save_pretrained(tmp_path / "model")
+    _, small = exporting.export(str(tmp_path / "model"), tmp_path / "out")
+    assert small["cosine"] > 0.95
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_onnx_command(family, tmp_path):
     """Both files, their names and axes as on the Hub; the one in 8 bits is smaller and chooses nearly the same."""
