@@ -12,7 +12,7 @@ from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import branches, runs, sweep
 from modeling_leaner.training.experiments.grid import Run, load_grid, reported
-from modeling_leaner.training.experiments.results import GridResults, load_results
+from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.runs import options_of_run, result_row
 from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.running.run_folder import whole_checkpoints

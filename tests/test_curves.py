@@ -11,7 +11,7 @@ import yaml
 from command import leaner
 from modeling_leaner.training.experiments import branches
 from modeling_leaner.training.experiments.grid import load_grid, reported
-from modeling_leaner.training.experiments.results import GridResults
+from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.statistics import interpolate, show, summarise
 from modeling_leaner.training.records import ResultRow
 from scipy import stats

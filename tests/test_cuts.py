@@ -10,7 +10,7 @@ import torch
 import yaml
 from modeling_leaner.training.experiments import cuts, grid, runs
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.results import read_rows
+from modeling_leaner.training.experiments.grid_results import read_rows
 from modeling_leaner.training.experiments.runs import run_arguments
 from modeling_leaner.training.experiments.sweep import sweep
 from modeling_leaner.training.records import ResultRow

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 from modeling_leaner.training.experiments.grid import load_grid, reported
-from modeling_leaner.training.experiments.results import GridResults
+from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.records import ResultRow
 from modeling_leaner.training.studies import kappa
 

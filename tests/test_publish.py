@@ -15,7 +15,7 @@ from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import runs
 from modeling_leaner.training.experiments.grid import Run, load_grid
-from modeling_leaner.training.experiments.results import load_results
+from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.publishing import cards, publish, reevaluate, verify
 from modeling_leaner.training.publishing.folders import check_folder
 from safetensors.torch import load_file, save_file

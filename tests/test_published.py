@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
-from modeling_leaner.training.experiments.results import load_folder, load_results
+from modeling_leaner.training.experiments.grid_results import load_folder, load_results
 from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.publishing import publish, verify
 from modeling_leaner.training.publishing.folders import is_encoder, published_folders, results_in

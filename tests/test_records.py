@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training.experiments.results import read_rows, write_rows
+from modeling_leaner.training.experiments.grid_results import read_rows, write_rows
 from modeling_leaner.training.publishing.folders import is_encoder, published_folders, results_in
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.results import load_folder, load_results
+from modeling_leaner.training.experiments.grid_results import load_folder, load_results
 from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.running.results import processor_flags
 from modeling_leaner.training.studies import kappa

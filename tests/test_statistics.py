@@ -11,7 +11,7 @@ import yaml
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import statistics
 from modeling_leaner.training.experiments.grid import Run, load_grid
-from modeling_leaner.training.experiments.results import GridResults, RowsByRun, tune
+from modeling_leaner.training.experiments.grid_results import GridResults, RowsByRun, tune
 from modeling_leaner.training.records import ResultRow
 from modeling_leaner.training.running import results
 from scipy import stats

@@ -20,7 +20,7 @@ from filelock import lock_descriptor
 from modeling_leaner.training.data.sources import load_training
 from modeling_leaner.training.experiments import runs, sweep
 from modeling_leaner.training.experiments.grid import Run, load_grid
-from modeling_leaner.training.experiments.results import read_rows
+from modeling_leaner.training.experiments.grid_results import read_rows
 from modeling_leaner.training.settings import RecipeArguments
 
 

@@ -8,7 +8,7 @@ from modeling_leaner.training import train
 from modeling_leaner.training.data import builtin, sources
 from modeling_leaner.training.experiments import runs
 from modeling_leaner.training.experiments.grid import Run, load_grid, write_grid
-from modeling_leaner.training.experiments.results import load_results, write_rows
+from modeling_leaner.training.experiments.grid_results import load_results, write_rows
 
 
 GRID = {

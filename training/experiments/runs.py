@@ -21,7 +21,7 @@ from ..settings import RecipeArguments, parse, words_of
 from ..tasks import TASKS
 from .branches import GRID_DEFAULTS, branches_of, recipe_of, step_of
 from .grid import Grid, Run, reported
-from .results import GridResults
+from .grid_results import GridResults
 
 
 TRAIN_MODULE = "modeling_leaner.training.train"

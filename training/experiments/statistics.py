@@ -18,7 +18,7 @@ from scipy import stats
 from ..records import CELL_TYPES, COLUMNS, ResultRow
 from .branches import step_seconds
 from .grid import Grid, reported
-from .results import GridResults, gain
+from .grid_results import GridResults, gain
 
 
 # Of "no loss of quality", which model_cards/README.md decides over all grids:

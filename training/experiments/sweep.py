@@ -34,7 +34,7 @@ from ..tasks.distillation import Embedding
 from .baselines import GUESSES, guesses_on
 from .cuts import make_cuts
 from .grid import PHASES, Grid, Run, check_same_data, check_unchanged, load_grid, reported, write_grid
-from .results import GridResults, load_results, write_rows
+from .grid_results import GridResults, load_results, write_rows
 from .runs import (
     begin_branch,
     check_settings,

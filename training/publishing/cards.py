@@ -14,7 +14,7 @@ from modeling_leaner.files import read_json, write_bytes, write_json
 from modeling_leaner.shapes import heads_of
 
 from ..experiments import embedding_benchmark
-from ..experiments.results import gain
+from ..experiments.grid_results import gain
 from ..experiments.statistics import row_error
 from ..records import LOCAL_FILES, RESULTS, PublishedResults, checked
 from ..running.card import (

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from modeling_leaner.files import read_json, write_bytes
 from modeling_leaner.shapes import load_config
 
-from ..experiments.results import gain, load_folder
+from ..experiments.grid_results import gain, load_folder
 from ..experiments.statistics import summarise
 from ..records import RESULTS
 from ..tasks import TASKS

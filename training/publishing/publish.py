@@ -19,7 +19,7 @@ from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments.grid import Grid, check_unchanged, load_grid, reported, write_grid
-from ..experiments.results import GridResults, load_folder, load_results
+from ..experiments.grid_results import GridResults, load_folder, load_results
 from ..experiments.statistics import reported_rows, score
 from ..records import RESULTS, Evidence, PublishedResults, checked
 from ..running.run_folder import RECIPE

@@ -29,7 +29,7 @@ from modeling_leaner.layers_leaner import LeanAttention
 from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
 
 from ..data.builtin import python_docs
-from ..experiments.results import load_folder
+from ..experiments.grid_results import load_folder
 from ..experiments.statistics import paired_statistics
 from .kappa import doubling, read_all_cells
 from .study import Outcome, Study, double_precision, line, most

@@ -13,7 +13,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_config
 
 from ..experiments.grid import PEERS
-from ..experiments.results import GridResults, gain
+from ..experiments.grid_results import GridResults, gain
 from ..experiments.statistics import frame, reported_rows
 
 
