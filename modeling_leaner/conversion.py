@@ -190,8 +190,7 @@ def relative_of(model_type: object) -> Relative:
     """The family of a configuration of transformers or of ours. Raises ConversionError for any other."""
     names = {name: each for each in RELATIVES for name in (each.model_type, each.config_class.model_type)}
     if model_type not in names:
-        reason = f"model_type {model_type!r} has no relative here"
-        raise ConversionError(f"{reason}, expected one of {', '.join(names)}")
+        raise ConversionError(f"model_type {model_type!r} is not supported, expected one of {', '.join(names)}")
     return names[model_type]
 
 
@@ -256,7 +255,7 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
         modeling, config = transformers, from_lean_config(model.config)
     name = type(model).__name__
     if name not in classes:
-        raise ConversionError(f"{name} has no relative here, expected one of {', '.join(sorted(classes))}")
+        raise ConversionError(f"{name} is not supported, expected one of {', '.join(sorted(classes))}")
     options = {"add_pooling_layer": model.pooler is not None} if hasattr(model, "pooler") else {}
     target = getattr(modeling, classes[name])(config, **options).to(model.device, model.dtype)
 

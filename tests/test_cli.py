@@ -104,7 +104,7 @@ class TestStart:
             ("convert", 2, "leaner convert: Missing argument 'MODEL'."),
             ("shapes --family gtp", 2, "leaner shapes: Invalid value for '--family'"),
             ("train sst2 --shape=bert/nanoo", 1, "leaner train: unknown shape 'bert/nanoo'; did you mean bert/nano?"),
-            ("train sst3 --shape bert/nano", 1, "leaner train: sst3: no such recipe file, nor one of cifar10, "),
+            ("train sst3 --shape bert/nano", 1, "leaner train: sst3: no such recipe; did you mean sst2?"),
             ("sweep grid.yaml --jobs 2", 2, "leaner sweep: Invalid value for 'GRID.yaml': file 'grid.yaml' does not"),
             ("sweep misspelt.yaml", 1, "leaner sweep: misspelt.yaml: seed: unknown key"),
             ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file: "),

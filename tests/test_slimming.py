@@ -309,7 +309,7 @@ class TestSlim:
         [
             (bert, Target(), "nothing to cut"),
             (bert, Target(layers=4), "layers: expected 1..3, got 4"),
-            (bert, Target(keep=(0, 0)), "layers: expected some of 0..2"),
+            (bert, Target(keep=(0, 0)), "layers to keep: expected some of 0..2"),
             (MODELS["bert-uneven"], Target(heads=5), "heads: expected 1..2, got 5"),
             (MODELS["gpt-grouped"], Target(heads=2), "heads: cannot change where several share keys and values"),
             (bert, Target(heads=2, total_heads=4), "heads and total_heads: give one of them"),

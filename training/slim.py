@@ -61,7 +61,7 @@ from modeling_leaner.models import seconds_of, take_turns, with_channels
 from modeling_leaner.process import INTERRUPTED
 from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
-from modeling_leaner.slimming.slim import Cut, Slimmed, Target, slim
+from modeling_leaner.slimming.slim import Cut, Slimmed, Target, check_target, slim
 from modeling_leaner.slimming.vocabulary import keep_tokens
 from modeling_leaner.terminal import plain_console, progress_bar
 
@@ -559,6 +559,8 @@ def run(settings: Settings) -> int:
         check_pooling(settings.source, others)
     processors = load_processors(settings.source)
     check_vocabulary(settings.source, processors, getattr(original.config, "vocab_size", None))
+    if settings.target != Target():
+        check_target(original, settings.target)
     if not processors:
         raise ValueError(f"{settings.source}: no tokenizer or image processor")
     rows = read_rows(settings, original, processors[0], kind)

@@ -127,7 +127,7 @@ def slim(
     output: NewFolder,
     data: Annotated[list[str], Option(metavar="PATH ...", help="Texts or images like the model's; no labels needed.")],
     speedup: Annotated[float | None, Option(help="How many times as fast on this machine, such as 2.")] = None,
-    keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 below this, e.g. 0.99.")] = None,
+    keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 below this; 0.99 is 99 %.")] = None,
     minutes: Annotated[float, Option(min=0.01, help="Longest training.")] = 60,
     column: Annotated[
         str | None, Option(help="Column to read.", show_default="text, sentence, or the only one")

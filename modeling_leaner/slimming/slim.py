@@ -96,7 +96,7 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     if target.keep is not None:
         if len(target.keep) == 0 or list(target.keep) != sorted({*target.keep} & {*range(depth)}):
             expected = f"some of 0..{depth - 1}, each once, in ascending order"
-            raise ValueError(f"layers: expected {expected}, got {list(target.keep)}")
+            raise ValueError(f"layers to keep: expected {expected}, got {list(target.keep)}")
         staying = [heads[layer] for layer in target.keep]
     else:
         staying = sorted(heads)[-(target.layers or depth) :]  # those with the most heads may be the ones that stay
