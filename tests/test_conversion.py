@@ -311,7 +311,7 @@ def test_damaged_sources(bert, tmp_path, name):
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be an integer from 1 to 10,000, got 1000000000"),
         ({"architectures": None}, "architectures in config.json is None, expected one of BertForMaskedLM, "),
         ({"model_type": "albert"}, "model_type 'albert' is not supported, expected one of vit, lean_vit, bert, "),
-        ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.E"}}, "theirs: model_type 'evil' has no relative"),
+        ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.E"}}, "theirs: model_type 'evil' is not supported"),
         ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "quantization_config"),
     ],
 )
