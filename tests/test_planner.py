@@ -258,7 +258,7 @@ class TestCommand:
         words = "--family gpt --params 30M --vocab-size 8192 --length 512".split()
         text = leaner(*words).output
         assert re.search(r"^  4  12 × 416 .* recommended$", text, flags=re.MULTILINE)
-        assert text.count("Recommended: row 4, nearest to the depth") == 1
+        assert text.count("Recommended: row 4, nearest to the best depth") == 1
         document = json.loads(leaner(*words, "--json").output)
         best = document["candidates"][document["recommended"]["row"] - 1]
         nearest = min(document["candidates"], key=lambda row: abs(row["advice"]["fit"]["number"]))

@@ -545,7 +545,7 @@ def run(settings: Settings) -> int:
     if settings.vocab_size is not None:
         return cut_vocabulary(settings)
     if settings.speedup is None and settings.target == Target():
-        shapes = "--speedup, --layers, --keep-layers, --heads, --total-heads, --intermediate-size"
+        shapes = "--speedup, --layers, --keep-layers, --heads, --total-heads, --intermediate-size, --vocab-size"
         raise ValueError(f"nothing to remove; give one of {shapes}")
     if settings.speedup is not None and (settings.layers or settings.keep_layers):
         raise ValueError("--speedup chooses the layers; leave --layers and --keep-layers out")

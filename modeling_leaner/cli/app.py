@@ -126,9 +126,9 @@ def slim(
     source: Trained,
     output: NewFolder,
     data: Annotated[list[str], Option(metavar="PATH ...", help="Texts or images like the model's; no labels needed.")],
-    speedup: Annotated[float | None, Option(help="How many times as fast on this machine, such as 2.")] = None,
+    speedup: Annotated[float | None, Option(help="Speed on this machine over the original's, such as 2.")] = None,
     keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 below this; 0.99 is 99 %.")] = None,
-    minutes: Annotated[float, Option(min=0.01, help="Longest training.")] = 60,
+    minutes: Annotated[float, Option(min=0.01, help="Longest training in minutes.")] = 60,
     column: Annotated[
         str | None, Option(help="Column to read.", show_default="text, sentence, or the only one")
     ] = None,
@@ -137,7 +137,7 @@ def slim(
     keep_layers: Annotated[
         str | None, Option(metavar="<str>", help="Layers to keep, such as 0,4,5.", parser=layer_numbers)
     ] = None,
-    heads: Annotated[int | None, Option(help="Heads per layer; more than there are start with no effect.")] = None,
+    heads: Annotated[int | None, Option(help="Heads per layer; added heads change nothing at first.")] = None,
     total_heads: Annotated[int | None, Option(help="Heads over all layers together.")] = None,
     intermediate_size: Annotated[int | None, Option(help="Neurons per MLP.")] = None,
     vocab_size: Annotated[

@@ -146,7 +146,7 @@ def recommended(candidates: Sequence[Candidate]) -> tuple[int, str] | None:
     if reads_images:
         optimum = f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
     else:
-        optimum = f"the depth that Depth-Width's fit of the loss names, {off:.1f} layers off"
+        optimum = f"the best depth by the Depth-Width paper's fit, {off:.1f} layers off"
     outside = "" if candidates[best].advice[source].measured else " (outside the sizes that it measured)"
     return best, f"nearest to {optimum}{outside}"
 
@@ -191,10 +191,12 @@ def print_plan(
     table.add_column("", no_wrap=True)
     for (label, note), cells in zip(rows, zip(*columns.values())):
         table.add_row(label, *cells, note)
-    inputs = f"{shown[0].flops.length:,} tokens of {getattr(shown[0].config, 'vocab_size', 'images')}"
+    vocab_size = getattr(shown[0].config, "vocab_size", None)
+    vocabulary = " of an image" if vocab_size is None else f", vocabulary {vocab_size:,}"
+    inputs = f"{shown[0].flops.length:,} tokens{vocabulary}"
     count = f"{len(candidates)} of {fitting} shapes (--json lists all)" if len(candidates) < fitting else "Shapes"
     console = plain_console(width=WIDTH)
-    console.print(f"{count}, shallow to deep, at {inputs}; training memory of batch {BATCH} in float32.\n")
+    console.print(f"{count}, shallow to deep. {inputs}; memory: batch {BATCH}, float32.\n")
     console.print(table)
     if best is not None:
         console.print(f"\nRecommended: row {best[0] + 1}, {best[1]}.")

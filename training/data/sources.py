@@ -77,9 +77,11 @@ def load_split(
             place, problem = name, " ".join(str(error.__cause__ or error).split())[:600]
             if not data_files:
                 place = f"dataset {dataset}"
-                if isinstance(error, FileNotFoundError | ConnectionError):
-                    hint = did_you_mean(dataset, BUILT_IN) or "; a local copy is given by its path"
-                    problem = f"not found on the Hub or in its cache{hint}"
+                hint = did_you_mean(dataset, BUILT_IN) or "; a local copy is given by its path"
+                if isinstance(error, ConnectionError):
+                    problem = f"the Hub does not answer, and its cache has no copy{hint}"
+                elif isinstance(error, FileNotFoundError):
+                    problem = f"not found on the Hub{hint}"
             raise ValueError(f"{place}: {problem}") from error
     if isinstance(rows, Dataset) and len(rows) == 0:
         raise ValueError(f"{name}: the split is empty")

@@ -111,7 +111,7 @@ def kept(model: Mapping, parent: Mapping) -> float:
 
 
 def rivals(layers: int) -> list[dict]:
-    """Published encoders with so many layers, the fastest, and the best that is as fast as the parent.
+    """Published encoders with so many layers or one more, the fastest, and the best that is as fast as the parent.
 
     They are known in this project only; empty in another.
     """
@@ -120,7 +120,8 @@ def rivals(layers: int) -> list[dict]:
     table = pd.read_csv(RIVALS, comment="#")
     as_fast = table[table["relative_speed"] >= 1]
     ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]
-    chosen = pd.concat([table[table["layers"] == layers], ends]).drop_duplicates("model").astype(object)
+    alike = table[table["layers"].between(layers, layers + 1)]
+    chosen = pd.concat([alike, ends]).drop_duplicates("model").astype(object)
     return chosen.where(chosen.notna(), None).to_dict("records")
 
 
