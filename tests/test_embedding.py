@@ -121,3 +121,7 @@ class TestRefused:
         save_encoder(folders / "bytes", words="byte-bpe")
         words = ["--teacher", folders / "bytes", "--distill_hidden", 1]  # vectors may be learned, states of tokens not
         self.refuse(learn(*words), folders, "teacher: ", "another tokenizer than the student")
+
+    def test_texts_without_a_sentence(self, learn, folders):
+        Dataset.from_dict({"text": ["too short"] * 40}).to_parquet(folders / "train.parquet")
+        self.refuse(learn(), folders, "text holds no sentence")

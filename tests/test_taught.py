@@ -243,6 +243,9 @@ class TestRefused:
         _, outputs = prepared.task.loss(load_lean(pair.student).train(), batch, None)
         assert outputs.logits is None
 
+    def test_settings(self, sentences):
+        self.refuse(sentences, "nothing is learned", "--distill_logits", 0)
+
     @pytest.mark.parametrize("pair", ["image-classification"], indirect=True)
     def test_images(self, pair):
         self.refuse(pair, "crop_padding, horizontal_flip: not with", "--distill_hidden", 1)

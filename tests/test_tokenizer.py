@@ -127,6 +127,7 @@ def test_training_is_the_same_in_another_process(tmp_path):
         ("byte-bpe", "bert", TEXTS, 260, "vocab_size=260 is too small: 256 bytes and 5 special tokens need 261"),
         ("words", "bert", ["b a", "c a"], 7, "vocab_size=7 is too small: 3 words and 5 special tokens need 8"),
         ("wordpiece", "gpt", ["ab!"], 5, "too small: 3 characters, 2 of them also inside words, and 1 .* need 6"),
+        *((kind, "bert", iter([" \n"]), 600, "no text") for kind in ("byte-bpe", "wordpiece", "words")),
         *((kind, "bert", ["a", "b", None], 600, "row 3 .* NoneType") for kind in ("byte-bpe", "wordpiece", "words")),
     ],
 )

@@ -35,7 +35,7 @@ def train_tokenizer(
     `wordpiece` reads the texts twice, and keeps those of an iterator that can be read once in memory.
 
     Raises:
-        ValueError: too small a `vocab_size`, or a row that is not a string.
+        ValueError: too small a `vocab_size`, no text at all, or a row that is not a string.
     """
     tokens = SPECIAL_TOKENS[family]
     special = list(tokens.tokens)
@@ -70,11 +70,15 @@ def check_size(vocab_size: int, smallest: int, contents: str) -> None:
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, unchanged. Raises ValueError for a row that is no string."""
+    """The texts, unchanged. Raises ValueError for a row that is no string, or if all are empty but for spaces."""
+    is_empty = True
     for row, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise ValueError(f"row {row} of the texts is of type {type(text).__name__}, not a string")
+        is_empty = is_empty and not text.strip()
         yield text
+    if is_empty:
+        raise ValueError("no text to train a tokenizer on: no rows, or only empty ones")
 
 
 def _bytes(texts: Iterable[str], kind: str, vocab_size: int, special: list[str]) -> Tokenizer:

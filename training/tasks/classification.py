@@ -71,7 +71,7 @@ class Classification(Task):
             names = [str(value) for value in (range(values[-1] + 1) if counts_from_0 else values)]
         if len(names) < 2:
             problem = f"the only class is {names[0]!r}" if names else f"{self.label_column} is {kind}"
-            expected = "two or more, as whole numbers or text; of a stream, stated with its columns"
+            expected = "two classes or more, as whole numbers or text; of a stream, stated with its columns"
             raise ValueError(f"label_column: {problem}, expected {expected}")
         self.classes = {name: index for index, name in enumerate(names)}
         labels = {"id2label": dict(enumerate(names)), "label2id": self.classes}
@@ -243,6 +243,9 @@ class SequenceClassification(Classification, TextTask):
         self.texts = self.text_columns_of(self.arguments, train)
         fields = super().configure(train)
         self.columns = [*self.texts, self.label_column]
+        if len(set(self.columns)) < len(self.columns):
+            keys = "text_column, text_pair_column, label_column"
+            raise ValueError(f"{keys}: expected a column each, got {self.columns}")
         if self.regression and self.arguments.metric is None:
             self.metric = "pearson"
         if self.metric != "loss" and self.regression != (self.metric in REGRESSION_METRICS):

@@ -378,8 +378,10 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     The task itself and its rows where there is no teacher, or the task reads all of it already.
     """
     arguments = task.arguments
-    learns_logits = task.name in LOGITS and bool(arguments.distill_logits)
-    if arguments.teacher is None or not (learns_logits or arguments.distill_hidden):
+    is_taught = task.name in LOGITS and arguments.distill_logits or arguments.distill_hidden
+    if arguments.teacher is not None and not is_taught and not task.trains_bare_model():
+        raise ValueError("distill_logits, distill_hidden: both are 0, so that nothing is learned from the teacher")
+    if arguments.teacher is None or not is_taught:
         return task, rows
     teacher = load_teacher(arguments.teacher, task)
     rows = rows_of_run(rows, arguments)
@@ -495,6 +497,8 @@ class Embedding(TextTask):
         function = partial(self._read, source=source)
         workers = self.arguments.preprocessing_workers
         prepared = prepared_rows(rows, function, (self.name, settings), workers, f"tokens of {source}")
+        if len(prepared) == 0:
+            raise ValueError(f"{source}: {self.text_column} holds no sentence")
         return rows_of_run(prepared, self.arguments) if training else prepared
 
     def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
