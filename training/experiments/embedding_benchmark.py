@@ -152,6 +152,8 @@ def local_copies(entries: Sequence[str]) -> dict[str, str | None]:
         if name not in SOURCES and (name != "sentences" or not path):
             expected = f"NAME or NAME=PATH with a NAME of {', '.join(SOURCES)}, or sentences=FILE"
             raise ValueError(f"--data {entry}: expected {expected}")
+        if path and not Path(path).exists():  # said before anything is exported
+            raise ValueError(f"--data {entry}: no such file or folder")
         given[name] = path or None
     return given
 
@@ -330,8 +332,8 @@ def table_of(document: Mapping) -> Table:
         cells = []
         for model in models:
             low, high = model["intervals"].get(name, (None, None))
-            interval = "" if low is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
-            cells.append(f"{100 * model['scores'][name]:.2f}{interval}")
+            extent = "" if low is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
+            cells.append(f"{100 * model['scores'][name]:.2f}{extent}")
         table.add_row(TITLES[name], *cells)
     means = [mean_sts(model["scores"]) for model in models]
     if means[0] is not None:

@@ -24,7 +24,7 @@ from ..experiments import embedding_benchmark
 from ..records import RESULTS
 from ..settings import without_idle_steps, words_of
 from .cards import STS_TESTS, finish
-from .folders import CARDS, ENCODER, is_encoder
+from .folders import CARDS, ENCODER, MODULES, is_encoder
 
 
 LENGTH_FILE = "sentence_bert_config.json"
@@ -63,6 +63,8 @@ def publish_encoder(
         raise ValueError(f"{run / RESULTS}: recipe.teacher is {trained['recipe'].get('teacher')}, expected {parent}")
     cut = read_json(Path(trained["shape"]) / RECORD)
     others = sentence_transformers_files(parent)
+    if MODULES not in others:
+        raise ValueError(f"{parent}: no {MODULES}; expected an encoder of sentence-transformers")
     own = {"shape": trained["shape"], "seed": trained["seed"], "output_dir": str(run)}
     train = words_of(own | without_idle_steps(trained["recipe"]) | {"teacher": parent})
     publish = [str(run), "--name", name, "--parent", parent, "--base-model", base_model]

@@ -169,9 +169,11 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
 
 
 def shape_config(arguments: RecipeArguments) -> LeanConfig:
-    """The configuration of the shape, at the recipe's `image_size`. Raises ValueError for no such shape."""
+    """The configuration of the shape, at the recipe's `image_size`; ValueError where a checkpoint has another."""
     config = load_config(str(arguments.shape))
     size = arguments.image_size
+    if size is not None and has_weights(str(arguments.shape)) and getattr(config, "image_shape", None) != (size, size):
+        raise ValueError(f"image_size: {size}, but {arguments.shape} has another one")
     return config if size is None else type(config)(**{**config.to_dict(), "image_size": size})
 
 
