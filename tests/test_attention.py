@@ -1,6 +1,7 @@
 """`attn_implementation="lean"`: exact whichever kernel it picks, and nobody else's."""
 
 import copy
+import statistics
 from itertools import product
 from unittest.mock import Mock
 
@@ -201,22 +202,26 @@ def test_attentions_are_recorded_where_they_are_asked_for(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_is_no_less_exact_than_eager_attention(family):
-    """Gradients under autocast, beside those in float32: the mean square over several draws of the weights."""
-    errors = {"lean": 0.0, "eager": 0.0}
-    for seed in range(4):
+    """Gradients under autocast, beside those in float32: the typical ratio of squared errors over draws of weights.
+
+    One draw's ratio varies from 0.5 to 4 by rounding alone.
+    """
+    ratios = []
+    for seed in range(64):
         model = sharpen(FAMILIES[family]().build("base", **NO_DROPOUT), seed).train()
         with torch.no_grad():
             for layer in model.base_model.layers:  # within half precision's reach
                 layer.self_attn.q_proj.weight.mul_(0.25)
         model.set_attn_implementation("eager")
         _, exact = loss_and_gradients(model, labelled(family))
-        size = sum((gradient**2).sum().item() for gradient in exact.values())
-        for attention in errors:
+        errors = {}
+        for attention in ("lean", "eager"):
             model.set_attn_implementation(attention)
             with torch.autocast("cpu", torch.bfloat16):
                 _, gradients = loss_and_gradients(model, labelled(family))
-            errors[attention] += sum(((gradients[name] - exact[name]) ** 2).sum().item() for name in exact) / size
-    assert 0 < errors["lean"] < 1.3 * errors["eager"], errors
+            errors[attention] = sum(((gradients[name] - exact[name]) ** 2).sum().item() for name in exact)
+        ratios.append(errors["lean"] / errors["eager"])
+    assert min(ratios) > 0 and statistics.geometric_mean(ratios) < 1.3, ratios
 
 
 @pytest.mark.parametrize(
