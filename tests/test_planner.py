@@ -218,7 +218,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            ("--params 30M", "--family: expected one of vit, bert, gpt, or --like SHAPE"),
+            ("--params 30M", "give --like SHAPE, or as --family one of vit, bert, gpt"),
+            ("--params 30M --family bert --like gpt/base", "give --like SHAPE, or as --family one of vit, bert, gpt"),
             ("--family gpt", "nothing to plan for: give --params"),
             ("--family gpt --params 30M --flops 1G", "--params and --flops: give one of them"),
             ("--family gpt --params 30Q", "--params 30Q: expected a number above 0, up to 1e.18, as 30M"),

@@ -95,8 +95,8 @@ def run(
     **dials: int | None,
 ) -> None:
     """Solves, writes and prints. Raises ValueError that names the option, or the nearest shape."""
-    if like is None and family is None:
-        raise ValueError(f"--family: expected one of {', '.join(FAMILIES)}, or --like SHAPE")
+    if (like is None) == (family is None):
+        raise ValueError(f"give --like SHAPE, or as --family one of {', '.join(FAMILIES)}")
     if params is not None and flops is not None:
         raise ValueError("--params and --flops: give one of them")
     base = load_config(like or f"{family}/base")
