@@ -158,7 +158,7 @@ class LeanConfig(PreTrainedConfig):
         cls.__eq__ = LeanConfig.__eq__  # the dataclass decorator writes one that fails on heads per layer
 
     def __post_init__(self, **kwargs):
-        self._unknown_keys(kwargs, refused=True)
+        self._check_keys(kwargs, refused=True)
         if kwargs.get("num_labels", 1) is None:
             kwargs.pop("num_labels")
 
@@ -214,7 +214,7 @@ class LeanConfig(PreTrainedConfig):
         return {name.removeprefix("_") for name in own} | cls.attribute_map.keys()
 
     @classmethod
-    def _unknown_keys(cls, keys: Iterable[str], refused: bool = False) -> list[str]:
+    def _check_keys(cls, keys: Iterable[str], refused: bool = False) -> list[str]:
         """The keys that neither this family nor transformers knows.
 
         Raises ValueError for one that is nearly the name of a field, and where they are `refused` for any.
@@ -240,8 +240,8 @@ class LeanConfig(PreTrainedConfig):
         As in transformers, but a key that is nearly the name of a field is a ValueError. Other unknown keys are kept,
         with a warning.
         """
-        unknown = cls._unknown_keys(config_dict)
-        cls._unknown_keys(kwargs)
+        unknown = cls._check_keys(config_dict)
+        cls._check_keys(kwargs)
         if unknown:
             logging.get_logger(__name__).warning(f"{cls.__name__}: unknown keys are kept as they are: {unknown}")
         known = {key: value for key, value in config_dict.items() if key not in unknown}

@@ -114,9 +114,10 @@ def scored(task: Task, name: str, outputs: np.ndarray, labels: np.ndarray | None
 
 
 def text_features(task: SequenceClassification, train: Dataset, held_out: Dataset) -> Features:
-    """The length in bins, each about a tenth longer than the one before; the first two tokens, of which one may be the
-    tokenizer's mark of the beginning, -1 if missing; and all of them."""
+    """What a baseline reads of the rows: their length in bins, their first tokens, or all of them."""
     parts = (train, held_out)
+    # Each bin is about a tenth longer than the one before. Of two tokens one may be the tokenizer's mark of the
+    # beginning; -1 is a missing one.
     lengths = [np.floor(10 * np.log(np.asarray(rows["length"][:], dtype=float)))[:, None] for rows in parts]
     tokens = [list(rows.with_format("numpy")["input_ids"]) for rows in parts]
     firsts = [np.stack([np.append(row, -1)[:2] for row in each]) for each in tokens]

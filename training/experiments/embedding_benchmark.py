@@ -239,6 +239,7 @@ def onnx_encoder(file: Path) -> Encoder:
     settings, pooling = (json.loads(path.read_text()) if path.is_file() else {} for path in paths)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     length = settings.get("max_seq_length") or tokenizer.model_max_length
+    first_token = pooling.get("pooling_mode_cls_token")
 
     def encode(texts: list[str], batch: int) -> np.ndarray:
         order = np.argsort([-len(text) for text in texts], kind="stable")  # the longest first
@@ -247,7 +248,6 @@ def onnx_encoder(file: Path) -> Encoder:
             part = [texts[place] for place in order[start : start + batch]]
             tokens = tokenizer(part, padding=True, truncation=True, max_length=length, return_tensors="pt")
             states = next(iter(run(dict(tokens)).values()))
-            first_token = pooling.get("pooling_mode_cls_token")
             embeddings.append(states[:, 0] if first_token else mean_over_tokens(states, tokens["attention_mask"]))
         return torch.cat(embeddings).numpy()[np.argsort(order)]
 

@@ -224,8 +224,10 @@ def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
     for name, before in asdict(load_grid(saved)).items():
         if name in MAY_CHANGE or before == now[name]:
             continue
-        had, has = (each.items() if name == "cuts" and each else each for each in (before, now[name]))
-        if name not in MAY_GROW or not had or not has or any(each not in has for each in had):
+        had, has = before or (), now[name] or ()
+        if name == "cuts":
+            had, has = dict(had).items(), dict(has).items()
+        if name not in MAY_GROW or not had or any(each not in has for each in had):
             raise ValueError(f"{name}: expected {before} as in {saved}, got {now[name]}; or name another output_dir")
 
 
