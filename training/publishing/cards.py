@@ -94,6 +94,7 @@ def encoder_card(folder: Path) -> str:
         titles=embedding_benchmark.TITLES,
         sts_tests=tests,
         kept=lambda model: kept(model, parent),
+        mean_sts=embedding_benchmark.mean_sts,
         worst=min(shares, key=lambda share: share["kept"]),
         rivals=rivals(len(results["heads_per_layer"])),
         is_plain=is_plain(folder),
@@ -117,7 +118,7 @@ def rivals(layers: int) -> list[dict]:
     """
     if not RIVALS.is_file():
         return []
-    table = pd.read_csv(RIVALS, comment="#")
+    table = pd.read_csv(RIVALS, comment="#").dropna(subset="stsb_test")
     as_fast = table[table["relative_speed"] >= 1]
     ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]
     alike = table[table["layers"].between(layers, layers + 1)]
