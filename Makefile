@@ -1,4 +1,4 @@
-# make demo: train three pairs on data that every installation has. make test: the tests. make lint: style.
+# make demo: a shipped model made faster, a pair trained, without downloads. make test: the tests. make lint: style.
 # make bench: training and inference of the shapes in docs/speed, to CELLS=FILE.csv, which must be new.
 # make verify: the published numbers from their weights, rows from the Hub or DATA="cifar10=FOLDER ...".
 # make docs: the pages as a site, in build/site.

@@ -359,7 +359,7 @@ def _class_in(source: str) -> type[PreTrainedModel]:
     """The class that config.json names. Raises an error for one without relative, before anything is built."""
     document, _ = PreTrainedConfig.get_config_dict(source)
     if not document:
-        raise OSError("config.json: missing or empty")
+        raise OSError("no config.json, or an empty one; expected the folder of a checkpoint, or a Hub id")
     relative = relative_of(document.get("model_type"))  # before transformers would ask whether to run its code
     if "quantization_config" in document:
         raise ConversionError("quantization_config: quantised weights cannot be converted exactly")

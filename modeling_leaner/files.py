@@ -29,6 +29,8 @@ def whole_folder(output: Path, replace: bool = False) -> Iterator[Path]:
             scratch = Path(name)
             folder, before = scratch / output.name, scratch / f"{output.name}.before"
             yield folder
+            for weights in folder.rglob("*.safetensors"):
+                weights.chmod(0o644)  # which safetensors narrows
             if replace and output.is_dir():
                 output.rename(before)  # deleted with the scratch folder, once the new one is in place
             try:

@@ -133,6 +133,9 @@ def load_processors(source: str) -> list[object]:
             place = f"{source}: {', '.join(sorted(files & names))}"
             with naming(place, (Exception,)):  # the tokenizers library raises bare Exceptions
                 processors.append(auto_class.from_pretrained(source, trust_remote_code=False))
+    for processor in processors:
+        for key in ("is_local", "local_files_only"):  # of this machine alone
+            getattr(processor, "init_kwargs", {}).pop(key, None)
     return processors
 
 

@@ -85,7 +85,7 @@ def reason_of(error: BaseException | None) -> str:
         case RevisionNotFoundError():
             return "no such revision on the Hub"
         case OfflineModeIsEnabled():
-            return "not in the cache, and HF_HUB_OFFLINE is set, so the Hub was not asked"
+            return "not in the cache (HF_HUB_OFFLINE is set; unset it to download)"
         case LocalEntryNotFoundError():
             return "not whole in the cache, and the Hub does not answer"
         case HfHubHTTPError() if error.response.status_code == 412:

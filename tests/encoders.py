@@ -93,7 +93,7 @@ def write_stand_ins(folder: Path) -> None:
         configs.append({"config_name": name, "data_files": there})
     header = yaml.safe_dump({"configs": configs})
     (folder / "nyu-mll" / "glue" / "README.md").write_text(f"---\n{header}---\n")
-    shutil.copytree(folder / "nyu-mll" / "glue" / "stsb", owner / "stsb")
+    shutil.copytree(folder / "nyu-mll" / "glue" / "stsb", folder / "mteb" / "stsbenchmark-sts")
     shutil.copytree(folder / "nyu-mll" / "glue" / "sst2", folder / "stanfordnlp" / "sst2")
     (folder / "articles").mkdir()
     for split, seed in (("train", 8), ("validation", 9)):

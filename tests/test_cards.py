@@ -75,6 +75,6 @@ def test_every_folder_has_its_short_card(folder):
         value = results.metrics[f"eval_{each.metric_type}"]
         assert each.metric_value == pytest.approx(value, rel=5e-4) and f"{value:.4g}" in card.text
     page = (CARDS / "README.md").read_text(encoding="utf-8")
-    assert f"(../README.md#{results.evidence.grid})" in text and f"\n### {results.evidence.grid}\n" in page
+    assert results.evidence.grid in text and f"\n### {results.evidence.grid}\n" in page
     best = results.evidence.best_guess
     assert f"{best.name} | {best.value:.4g} |" in text

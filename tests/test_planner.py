@@ -218,8 +218,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            ("--params 30M", "give --like SHAPE, or as --family one of vit, bert, gpt"),
-            ("--params 30M --family bert --like gpt/base", "give --like SHAPE, or as --family one of vit, bert, gpt"),
+            ("--params 30M", "give --like SHAPE, or a family and a size, such as --family gpt"),
+            ("--params 30M --family bert --like gpt/base", "give --like SHAPE, or a family and a size"),
             ("--family gpt", "nothing to plan for: give --params"),
             ("--family gpt --params 30M --flops 1G", "--params and --flops: give one of them"),
             ("--family gpt --params 30Q", "--params 30Q: expected a number above 0, up to 1e.18, as 30M"),
@@ -259,7 +259,7 @@ class TestCommand:
         words = "--family gpt --params 30M --vocab-size 8192 --length 512".split()
         text = leaner(*words).output
         assert re.search(r"^  4  12 × 416 .* recommended$", text, flags=re.MULTILINE)
-        assert text.count("Recommended: row 4, nearest to the best depth") == 1
+        assert text.count("Recommended: row 4, nearest to the Depth-Width paper's fit, which puts the best") == 1
         document = json.loads(leaner(*words, "--json").output)
         best = document["candidates"][document["recommended"]["row"] - 1]
         nearest = min(document["candidates"], key=lambda row: abs(row["advice"]["fit"]["number"]))

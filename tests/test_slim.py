@@ -163,6 +163,20 @@ def test_every_line_of_an_article_is_read_by_an_encoder(tmp_path):
     assert sorted(rows.contents)[0] == "line one of 0"
 
 
+def test_rows_may_be_those_of_the_hub(tmp_path, rows, monkeypatch):
+    asked = []
+
+    def load(dataset, split, data_files=None):
+        asked.append((dataset, data_files))
+        return labelled(60, 1, ("text",), 2)
+
+    monkeypatch.setattr(slim, "load_split", load)
+    model = load_lean(save_sentence_encoder(tmp_path / "encoder"))
+    for data in ("someone/texts", "someone/texts.csv", str(rows)):
+        slim.rows_with_content([data], None, model)
+    assert asked == [("someone/texts", None), (None, ["someone/texts.csv"]), (None, [str(rows)])]
+
+
 def test_a_plain_encoder_is_its_lean_twin(tmp_path, rows):
     """Written as BERT and as LeanBERT: the same tensors, dtype and files of sentence-transformers."""
     source = tmp_path / "source"
@@ -176,6 +190,7 @@ def test_a_plain_encoder_is_its_lean_twin(tmp_path, rows):
         assert leaner(*command).exit_code == 0
         tensors = load_file(tmp_path / name / "model.safetensors")
         assert {tensor.dtype for tensor in tensors.values()} == {torch.float16}
+        assert (tmp_path / name / "model.safetensors").stat().st_mode & 0o077 == 0o044
         model, info = model_class.from_pretrained(tmp_path / name, dtype="float32", output_loading_info=True)
         assert not any(info.values())
         states.append(model.eval()(ids["input_ids"], attention_mask=ids["attention_mask"]).last_hidden_state)
@@ -194,7 +209,7 @@ def test_below_the_gate_the_status_is_3(tmp_path, rows):
 @pytest.mark.parametrize(
     "options, expected",
     [
-        (["--speedup", "0.5"], "--speedup"),
+        (["--speedup", "1", "--column", "other"], "--speedup 1: expected more than 1"),  # before rows are read
         (["--speedup", "9"], "3 layers"),
         (["--speedup", "2", "--layers", "1"], "--layers"),
         ([], "nothing to remove"),
@@ -258,7 +273,7 @@ def test_an_interrupted_command_continues(tmp_path):
     assert process.returncode == 130, output
     assert not out.exists() and list((tmp_path / "out.unfinished").glob("checkpoint-*"))
     different = leaner(*words[:4], 1, *words[5:])
-    assert different.exit_code == 1 and "other options" in different.output
+    assert different.exit_code == 1 and "started with another --layers;" in different.output
     document = json.loads(plan.read_text())
     result = leaner(*words)
     assert result.exit_code == 0, result.output

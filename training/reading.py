@@ -71,6 +71,6 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
     """File and settings of a recipe, by its name or path."""
     path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
     if not path.is_file():
-        near = did_you_mean(name, recipe_names()) or f"; those with a name are {', '.join(recipe_names())}"
+        near = did_you_mean(name, recipe_names()) or f"; give a YAML file, or one of {', '.join(recipe_names())}"
         raise ValueError(f"{name}: no such recipe{near}")
     return path, read_yaml(path)

@@ -181,6 +181,8 @@ class ResultRow:
     tokens_per_parameter: float | None
     training_flops: int | None  # spent by the end of the run
     begun_from: str | None  # SHA-256 of the trunk's weights that a branch began with
+    loss_repeated_bigram: float | None  # of a causal language model's tokens that complete a bigram seen in the row
+    loss_other: float | None  # of all its other tokens
 
     @classmethod
     def from_cells(cls, cells: Mapping[str, object]) -> Self:

@@ -199,7 +199,7 @@ class SettingsParser(HfArgumentParser):
             key = unknown[0].removeprefix("--").split("=")[0].replace("-", "_")
             keys = [setting.name for setting in fields(RecipeArguments)]
             is_key = unknown[0].startswith("--")
-            problem = f"{key}: unknown key{did_you_mean(key, keys)}"
+            problem = f"{key}: unknown key{did_you_mean(key, keys) or ' (leaner train --help lists them)'}"
             raise ValueError(problem if is_key else f"unexpected {unknown[0]!r}: expected --key value")
         for name, value in vars(namespace).items():
             most = 1 if name in SHARES else math.inf

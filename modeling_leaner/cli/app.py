@@ -30,7 +30,7 @@ from .command import (
 from .training import commands
 
 
-HELP = """Prune, convert, train and publish LeanBERT, LeanViT and LeanGPT models.
+HELP = """Make a trained BERT, ViT or GPT-2 smaller and faster, or train one of any shape.
 
 Start with `leaner slim --help` or `leaner plan --help`. Options may be written --two-words or --two_words."""
 
@@ -125,7 +125,7 @@ def slim(
     context: typer.Context,
     source: Trained,
     output: NewFolder,
-    data: Annotated[list[str], Option(metavar="PATH ...", help="Texts or images like the model's; no labels needed.")],
+    data: Annotated[list[str], Option(metavar="PATH ...", help="Files or a Hub dataset, like the model's inputs.")],
     speedup: Annotated[float | None, Option(help="Speed on this machine over the original's, such as 2.")] = None,
     keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 below this; 0.99 is 99 %.")] = None,
     minutes: Annotated[float, Option(min=0.01, help="Longest training in minutes.")] = 60,
@@ -149,7 +149,7 @@ def slim(
     base_model: Annotated[str | None, Option(help="Hub id of a MODEL that is a folder, for the card.")] = None,
     license: License = None,
 ) -> None:
-    """Make a faster model: remove layers, distil, compare.
+    """Make a faster model: remove layers, distil, compare. Give --speedup, or what to keep.
 
     Example: leaner slim sentence-transformers/all-MiniLM-L6-v2 fast --speedup 2 --data texts.csv
     """

@@ -21,7 +21,7 @@ from ..terminal import plain_console
 ROWS = 6
 WIDTH = 110
 FIRST_STEPS = 32  # of the training that is proposed next
-CAPTION = "params: with the pretraining head. FLOPs: forward, matrix products, at length. KV: bf16."
+CAPTION = "params: with the pretraining head. FLOPs: forward, at length. KV: bfloat16."
 COLUMNS = ("layers\n× width", "heads\n× size", "MLP", "params", "of\nbase", "at\nlength", "FLOPs\n/token")
 
 
@@ -96,7 +96,7 @@ def run(
 ) -> None:
     """Solves, writes and prints. Raises ValueError that names the option, or the nearest shape."""
     if (like is None) == (family is None):
-        raise ValueError(f"give --like SHAPE, or as --family one of {', '.join(FAMILIES)}")
+        raise ValueError("give --like SHAPE, or a family and a size, such as --family gpt --params 30M")
     if params is not None and flops is not None:
         raise ValueError("--params and --flops: give one of them")
     base = load_config(like or f"{family}/base")
@@ -142,11 +142,11 @@ def recommended(candidates: Sequence[Candidate]) -> tuple[int, str] | None:
         return None
     distances = {row: abs(log(number) if reads_images else number) for row, number in numbers.items()}
     best = min(distances, key=distances.get)
-    off = distances[best]
     if reads_images:
-        optimum = f"SoViT's curve for accuracy at equal compute, within {100 * expm1(off):.0f}%"
+        optimum = f"SoViT's curve for accuracy at equal compute, within {100 * expm1(distances[best]):.0f}%"
     else:
-        optimum = f"the best depth by the Depth-Width paper's fit, {off:.1f} layers off"
+        depth = candidates[best].config.num_hidden_layers - numbers[best]
+        optimum = f"the Depth-Width paper's fit, which puts the best depth near {depth:.0f} layers"
     outside = "" if candidates[best].advice[source].measured else " (outside the sizes that it measured)"
     return best, f"nearest to {optimum}{outside}"
 

@@ -60,8 +60,10 @@ class TrainCommand(KeyCommand):
         console.print(f"Recipes: {', '.join(recipe_names())}; or a file of your own.")
         console.print("Every field of transformers.TrainingArguments is a key; beside them, or with another default:")
         table = Table(box=None, show_header=False)
+        above = {parameter.name for parameter in self.params}
         for key, help in own_settings().items():
-            table.add_row(f"--{key}", Text(help))
+            if key not in above:
+                table.add_row(f"--{key}", Text(help))
         console.print(table)
 
 

@@ -34,6 +34,12 @@ READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 # A split
 
 
+def is_dataset(name: str) -> bool:
+    """Whether this names a built-in set, or may name a Hub dataset, since no such file is here."""
+    is_file = Path(name).exists() or Path(name).suffix in FORMATS
+    return name in BUILT_IN or not is_file and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
+
+
 def whole_split(split: str) -> str:
     """The split that a slice such as train[:90%] is taken from."""
     return split.split("[")[0]
@@ -77,11 +83,13 @@ def load_split(
             place, problem = name, " ".join(str(error.__cause__ or error).split())[:600]
             if not data_files:
                 place = f"dataset {dataset}"
-                hint = did_you_mean(dataset, BUILT_IN) or "; a local copy is given by its path"
+                hint = did_you_mean(dataset, BUILT_IN) or "; give the path of a local copy instead"
                 if isinstance(error, ConnectionError):
                     problem = f"the Hub does not answer, and its cache has no copy{hint}"
                 elif isinstance(error, FileNotFoundError):
                     problem = f"not found on the Hub{hint}"
+            if "No columns to parse" in problem or "corresponds to no data" in problem:
+                problem = "no rows in it"
             raise ValueError(f"{place}: {problem}") from error
     if isinstance(rows, Dataset) and len(rows) == 0:
         raise ValueError(f"{name}: the split is empty")
@@ -142,8 +150,10 @@ def find_column(
         return named
     if named is None and len(candidates) == 1:
         return candidates[0]
+    if named is None and candidates:
+        raise ValueError(f"{key}: several columns fit; name one of {', '.join(candidates)}")
     if named is None:
-        problem = f"{', '.join(candidates)} would all fit" if candidates else "no column fits"
+        problem = "no column fits"
     else:
         problem = f"the column {named!r} holds something else" if named in available else f"no column {named!r}"
     kinds = {name: f" ({getattr(kind, 'dtype', kind)})" for name, kind in (rows.features or {}).items()}

@@ -205,6 +205,7 @@ def result_row(grid: Grid, run: Run) -> ResultRow:
         "higher_is_better": is_main and results["higher_is_better"],
         "chance": (results.get("chance") or {}).get("value") if is_main else None,
         "eval_loss": results["metrics"].get("eval_loss"),
+        **{name: results["metrics"].get(f"eval_{name}") for name in ("loss_repeated_bigram", "loss_other")},
         "status": "finished",
     }
     step, steps = step_of(grid, run.shape), cells.get("steps")

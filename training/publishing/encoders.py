@@ -122,7 +122,6 @@ def write_model(folder: Path, run: Path, parent: str, others: Mapping[str, Path]
     except ConversionError:
         written = model
     written.half().save_pretrained(folder)
-    (folder / WEIGHTS).chmod(0o644)  # which safetensors narrows
     config = read_json(folder / "config.json") | {"dtype": "float32"}
     config.pop("_name_or_path", None)
     write_bytes(folder / "config.json", (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
