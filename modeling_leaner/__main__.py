@@ -1,4 +1,7 @@
-"""The `leaner` script, also `python -m modeling_leaner`. Ends quietly, with status 130, by Ctrl-C or SIGTERM."""
+"""The `leaner` script, also `python -m modeling_leaner`: the commands of cli/app.py and cli/training.py.
+
+Ends quietly, with status 130, by Ctrl-C or SIGTERM.
+"""
 
 from .process import INTERRUPTED, end_as_interrupted, keep_freed_memory, leave_at_once
 

@@ -116,6 +116,8 @@ class TestStart:
             ("convert nowhere out", 1, "leaner convert: nowhere: no such file or folder"),
             ("convert ./there there", 1, "leaner convert: there exists already"),
             ("plan --like gpt/bsae", 1, "leaner plan: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
+            ("slim there out --data there --speedup 1", 2, "leaner slim: Invalid value for '--speedup': "),
+            ("slim there out --data x.csv --speedup 2", 1, "leaner slim: x.csv: no such file or folder"),
             ("plan --family grt", 2, "leaner plan: Invalid value for '--family': 'grt' is not one of 'vit', "),
         ],
     )

@@ -209,7 +209,6 @@ def test_below_the_gate_the_status_is_3(tmp_path, rows):
 @pytest.mark.parametrize(
     "options, expected",
     [
-        (["--speedup", "1", "--column", "other"], "--speedup 1: expected more than 1"),  # before rows are read
         (["--speedup", "9"], "3 layers"),
         (["--speedup", "2", "--layers", "1"], "--layers"),
         ([], "nothing to remove"),

@@ -548,8 +548,6 @@ def run(settings: Settings) -> int:
     if settings.speedup is None and settings.target == Target():
         shapes = "--speedup, --layers, --keep-layers, --heads, --total-heads, --intermediate-size, --vocab-size"
         raise ValueError(f"nothing to remove; give one of {shapes}")
-    if settings.speedup is not None and settings.speedup <= 1:
-        raise ValueError(f"--speedup {settings.speedup:g}: expected more than 1")
     if settings.speedup is not None and (settings.layers or settings.keep_layers):
         raise ValueError("--speedup chooses the layers; leave --layers and --keep-layers out")
     set_seed(settings.seed)

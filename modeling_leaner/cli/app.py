@@ -26,6 +26,7 @@ from .command import (
     named,
     new_path,
     slow_imports,
+    there,
 )
 from .training import commands
 
@@ -125,8 +126,13 @@ def slim(
     context: typer.Context,
     source: Trained,
     output: NewFolder,
-    data: Annotated[list[str], Option(metavar="PATH ...", help="Files or a Hub dataset, like the model's inputs.")],
-    speedup: Annotated[float | None, Option(help="Speed on this machine over the original's, such as 2.")] = None,
+    data: Annotated[
+        list[str],
+        Option(metavar="PATH ...", help="Files or a Hub dataset, like the model's inputs.", callback=there),
+    ],
+    speedup: Annotated[
+        float | None, Option(min=1.05, help="Speed on this machine over the original's, such as 2.")
+    ] = None,
     keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 below this; 0.99 is 99 %.")] = None,
     minutes: Annotated[float, Option(min=0.01, help="Longest training in minutes.")] = 60,
     column: Annotated[

@@ -148,6 +148,14 @@ def new_path(path: Path | None) -> Path | None:
     return path
 
 
+def there(paths: list[str]) -> list[str]:
+    """Files that exist; a name without an ending may be a dataset's."""
+    for path in paths:
+        if Path(path).suffix and "://" not in path and not set(path) & set("*?[") and not Path(path).exists():
+            raise ValueError(f"{path}: no such file or folder")
+    return paths
+
+
 def named(model: str | None) -> str | None:
     """A named shape, a file, a folder or a model of the Hub."""
     if model is not None:

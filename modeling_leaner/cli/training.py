@@ -1,4 +1,7 @@
-"""The commands whose work is in `training`: their options, and what is checked before anything slow is imported."""
+"""The commands whose work is in the folder training/, which is installed as `modeling_leaner.training`.
+
+Here are their options, and what is checked before anything slow is imported.
+"""
 
 from enum import StrEnum
 from pathlib import Path
