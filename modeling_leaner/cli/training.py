@@ -1,6 +1,7 @@
 """The commands whose work is in the folder training/, which is installed as `modeling_leaner.training`.
 
-Here are their options, and what is checked before anything slow is imported.
+Here are their options, and what is checked before anything slow is imported. The further keys of `leaner train` are
+those of `training.settings.RecipeArguments`.
 """
 
 from enum import StrEnum

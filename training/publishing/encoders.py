@@ -69,6 +69,7 @@ def publish_encoder(
     train = words_of(own | without_idle_steps(trained["recipe"]) | {"teacher": parent})
     publish = [str(run), "--name", name, "--parent", parent, "--base-model", base_model]
     publish += ["--data", *(f"{score}={path}" if path else score for score, path in rows.items())]
+    publish += [word for flag, value in (("--license", license), ("--texts", texts)) if value for word in (flag, value)]
     commands = [f"leaner convert {base_model} {parent}"] if Path(parent).exists() else []
     commands += [cut["command"], f"leaner train {shlex.join(train)}", f"leaner publish {shlex.join(publish)}"]
     with whole_folder(target, replace) as folder:

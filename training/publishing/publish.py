@@ -3,7 +3,7 @@
 For each shape that the grid's `publish` names, the run of the first seed is published, whatever its result: weights,
 code, configuration, tokenizer or processor, the resolved recipe, results.json and a card. If the folder exists, only
 what the grid's rows say, the card and the copies of the model code are renewed; `--replace` takes everything from the
-run again. Without a grid, all published folders are renewed.
+run again. Without a grid, all published folders are renewed. `leaner publish RUN`, of an encoder, is in encoders.py.
 """
 
 import functools
