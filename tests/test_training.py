@@ -406,7 +406,7 @@ def test_the_command_line_wins_and_numbers_are_numbers(tmp_path):
     parsed = settings.parse(str(tmp_path / "mine.yaml"), ["--learning_rate", "2e-3"])
     assert parsed.learning_rate == 0.002 and parsed.weight_decay == 0.3
     assert parsed.settings == {"learning_rate": 0.002, "task": "causal-lm", "weight_decay": 0.3}
-    with pytest.raises(ValueError, match="shape: missing; give it as --shape; leaner shapes lists"):
+    with pytest.raises(ValueError, match="missing --shape, such as --shape vit/nano"):
         settings.parse(str(tmp_path / "mine.yaml"), needed=("task", "shape"))
     with pytest.raises(ValueError, match="learn: unknown key"):
         settings.parse(None, ["--learn", "3"])

@@ -259,8 +259,8 @@ def parse(
     namespace = parser.parse_words([*words, *command_line, *words_of(fixed or {})])
     for key in needed:
         if getattr(namespace, key) is None:
-            shapes = "as --shape; leaner shapes lists those that have a name"
-            raise ValueError(f"{key}: missing; give it {shapes if key == 'shape' else f'in the recipe or as --{key}'}")
+            fix = "such as --shape vit/nano (leaner shapes lists all)" if key == "shape" else "or name a recipe"
+            raise ValueError(f"missing --{key}, {fix}")
     if namespace.output_dir is None:
         shape = str(namespace.shape).strip("/").replace("/", "-").removesuffix(".json").lstrip(".-")
         namespace.output_dir = os.path.join("runs", Path(recipe or "run").stem, f"{shape}-seed{namespace.seed}")

@@ -128,12 +128,12 @@ def slim(
     output: NewFolder,
     data: Annotated[
         list[str],
-        Option(metavar="PATH ...", help="Files or a Hub dataset, like the model's inputs.", callback=there),
+        Option(metavar="PATH ...", help="Files, a folder or a dataset like the model's inputs.", callback=there),
     ],
     speedup: Annotated[
         float | None, Option(min=1.05, help="Speed on this machine over the original's, such as 2.")
     ] = None,
-    keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 below this; 0.99 is 99 %.")] = None,
+    keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 if less quality is kept, such as 0.99.")] = None,
     minutes: Annotated[float, Option(min=0.01, help="Longest training in minutes.")] = 60,
     column: Annotated[
         str | None, Option(help="Column to read.", show_default="text, sentence, or the only one")
@@ -143,7 +143,7 @@ def slim(
     keep_layers: Annotated[
         str | None, Option(metavar="<str>", help="Layers to keep, such as 0,4,5.", parser=layer_numbers)
     ] = None,
-    heads: Annotated[int | None, Option(help="Heads per layer; added heads change nothing at first.")] = None,
+    heads: Annotated[int | None, Option(help="Heads per layer; added ones start without effect.")] = None,
     total_heads: Annotated[int | None, Option(help="Heads over all layers together.")] = None,
     intermediate_size: Annotated[int | None, Option(help="Neurons per MLP.")] = None,
     vocab_size: Annotated[

@@ -119,7 +119,7 @@ def run(
         return
     print_plan(candidates, len(fitting), start, best)
     if write is None:
-        print(f"\nNext: the same with --write shape.json saves row {row + 1}; --layers and --head-dim choose another")
+        print(f"\nNext: add --write shape.json to save row {row + 1}; --layers and --head-dim choose another")
     else:
         words = ["leaner", "train", FAMILIES[family_of(config)].first_recipe, "--shape", str(write)]
         print(f"\nSaved row {row + 1} as {write}. Next: {shlex.join([*words, '--max_steps', str(FIRST_STEPS)])}")

@@ -69,7 +69,8 @@ def publish_encoder(
     train = words_of(own | without_idle_steps(trained["recipe"]) | {"teacher": parent})
     publish = [str(run), "--name", name, "--parent", parent, "--base-model", base_model]
     publish += ["--data", *(f"{score}={path}" if path else score for score, path in rows.items())]
-    publish += [word for flag, value in (("--license", license), ("--texts", texts)) if value for word in (flag, value)]
+    for option, value in {"--license": license, "--texts": texts}.items():
+        publish += [option, value] if value else []
     commands = [f"leaner convert {base_model} {parent}"] if Path(parent).exists() else []
     commands += [cut["command"], f"leaner train {shlex.join(train)}", f"leaner publish {shlex.join(publish)}"]
     with whole_folder(target, replace) as folder:
