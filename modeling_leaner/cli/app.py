@@ -133,7 +133,7 @@ def slim(
     speedup: Annotated[
         float | None, Option(min=1.05, help="Speed on this machine over the original's, such as 2.")
     ] = None,
-    keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 if it keeps less; 0.99 is 99 %.")] = None,
+    keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 if it keeps less, say 0.99.")] = None,
     minutes: Annotated[float, Option(min=0.01, help="Longest training in minutes.")] = 60,
     column: Annotated[
         str | None, Option(help="Column to read.", show_default="text, sentence, or the only one")
