@@ -42,7 +42,7 @@ test-floor: $(FLOOR)/.installed
 test-clients: $(CLIENTS)/.installed
 	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_clients.py tests/test_export.py tests/test_ray.py \
 	  tests/test_browser.py
-	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_documentation.py -k "export or clients"
+	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_documentation.py -k "short-export or short-clients"
 
 verify: $(INSTALLED)
 	$(BIN)/leaner verify $(if $(DATA),--data_files $(DATA))

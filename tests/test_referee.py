@@ -109,6 +109,12 @@ def test_trainings(task, tmp_path):
         assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
 
 
+def final_runs(grid):
+    """The runs of 8 × 3 after 12.3M tokens."""
+    rows = pd.read_csv(GRIDS_FOLDER / grid / "results.csv")
+    return rows.query("phase == 'report' and shape == 'gpt/mini' and branch == 12288000")
+
+
 def test_how_more_heads_and_kappa_went_together():
     """The counts of the findings: twice the heads on ListOps and elsewhere; κ and loss over the shapes of one grid."""
     grids = {path.name: load_folder(path) for path in GRIDS_FOLDER.iterdir() if (path / "results.csv").is_file()}
@@ -124,15 +130,23 @@ def test_how_more_heads_and_kappa_went_together():
     assert np.ptp(runs[(runs["grid"] == "enwik8-text-causal-curves") & (runs["shape"] == "gpt/mini")]["gain"]) < 0.047
 
 
-def test_transformers_gpt2_is_ahead_of_leangpt():
-    """The findings' doubt about intervals: three runs of GPT-2 against seven of LeanGPT, an exact permutation test."""
-    grids = ("enwik8-text-causal-curves", "enwik8-text-causal-curves-transformers")
-    tables = [pd.read_csv(GRIDS_FOLDER / name / "results.csv") for name in grids]
-    query = "phase == 'report' and shape == 'gpt/mini' and branch == 12288000"
-    ours, theirs = (table.query(query)["value"].to_numpy() for table in tables)
-    assert (len(ours), len(theirs)) == (7, 3) and theirs.max() < ours.min()
-    difference = stats.permutation_test((ours, theirs), lambda a, b: abs(a.mean() - b.mean()), alternative="greater")
-    assert theirs.mean() == pytest.approx(4.224, abs=5e-4) and difference.pvalue == pytest.approx(0.025, abs=5e-4)
+@pytest.mark.parametrize(
+    "grid, means, p",
+    [("enwik8-text-causal-curves", (4.258, 4.224), 0.025), ("enwik8-text-causal-copying", (4.239, 4.249), 0.66)],
+)
+def test_transformers_gpt2_and_leangpt(grid, means, p):
+    """Ahead on a GPU, three runs against seven, and not on a CPU, four against three: exact permutation tests."""
+    runs = [final_runs(name)["value"] for name in (grid, f"{grid}-transformers")]
+    found = stats.permutation_test(runs, lambda a, b: abs(a.mean() - b.mean()), alternative="greater")
+    assert [each.mean() for each in runs] == pytest.approx(means, abs=5e-4)
+    assert found.pvalue == pytest.approx(p, abs=5e-3)
+
+
+def test_runs_of_one_shape_differ_by_copying():
+    runs = pd.concat([final_runs("enwik8-text-causal-copying"), final_runs("enwik8-text-causal-copying-transformers")])
+    parts = runs[["loss_repeated_bigram", "loss_other"]]
+    assert len(runs) == 7 and np.ptp(parts.to_numpy(), axis=0) == pytest.approx([1.03, 0.026], abs=5e-3)
+    assert parts.corrwith(runs["value"]).to_list() == pytest.approx([0.98, -0.51], abs=6e-3)
 
 
 if __name__ == "__main__":
