@@ -135,6 +135,9 @@ def test_a_row_of_a_branch(workshop):
     assert (rows[trunk].branch, rows[trunk].tokens) == (None, 16 * STEP)
     before = json.loads((trunk.folder(grid) / "checkpoint-8" / "seconds.json").read_text())
     assert row.seconds > before > 0
+    scores = json.loads((branch.folder(grid) / "results.json").read_text())["metrics"]
+    assert row.loss_other == scores["eval_loss_other"]
+    assert row.loss_repeated_bigram == scores.get("eval_loss_repeated_bigram")
 
 
 def test_flops_of_a_step(workshop):

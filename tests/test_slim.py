@@ -172,9 +172,9 @@ def test_rows_may_be_those_of_the_hub(tmp_path, rows, monkeypatch):
 
     monkeypatch.setattr(slim, "load_split", load)
     model = load_lean(save_sentence_encoder(tmp_path / "encoder"))
-    for data in ("someone/texts", "someone/texts.csv", str(rows)):
+    for data in ("someone/texts-v2.1", "someone/texts.csv", str(rows)):
         slim.rows_with_content([data], None, model)
-    assert asked == [("someone/texts", None), (None, ["someone/texts.csv"]), (None, [str(rows)])]
+    assert asked == [("someone/texts-v2.1", None), (None, ["someone/texts.csv"]), (None, [str(rows)])]
 
 
 def test_a_plain_encoder_is_its_lean_twin(tmp_path, rows):

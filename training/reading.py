@@ -1,4 +1,4 @@
-"""What a user wrote, read strictly: YAML within bounds, without repeated keys and aliases."""
+"""What a user wrote, read strictly: YAML within bounds, without repeated keys and aliases; names of files."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +12,18 @@ from modeling_leaner.terminal import did_you_mean
 RECIPES = Path(__file__).parent / "recipes"
 MOST_BYTES = 1_000_000
 MOST_EVENTS = 20_000
+FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
 QuickLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # where PyYAML was built without libyaml, a slow one
+
+
+def is_there(path: str) -> bool:
+    """Whether a file or folder exists, as far as this machine can tell: patterns and addresses count."""
+    return Path(path).exists() or any(character in path for character in "*?[") or "://" in path
+
+
+def has_rows(path: str) -> bool:
+    """Whether a name ends like a file of rows."""
+    return Path(path).suffix.lower() in FORMATS
 
 
 def split_options(command_line: Iterable[str]) -> list[list[str]]:

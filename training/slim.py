@@ -335,7 +335,7 @@ def choose(settings: Settings, original: LeanPreTrainedModel, processor: object,
     options = json.loads(json.dumps(vars(settings), default=str))
     if (folder / RECORD).is_file():
         record = read_json(folder / RECORD)
-        others = [name for name, value in options.items() if record["settings"][name] != value]
+        others = [name for name, value in options.items() if record["settings"].get(name) != value]
         if others:
             others = ", ".join(f"--{name.replace('_', '-')}" for name in others)
             raise ValueError(f"{folder} was started with another {others}; repeat that, or delete it")
@@ -567,7 +567,8 @@ def run(settings: Settings) -> int:
     rows = read_rows(settings, original, processors[0], kind)
     slimmed = choose(settings, original, processors[0], rows.contents)
     student = slimmed.model
-    print("; ".join(f"{cut.part}: {cut.before} → {cut.after}" for cut in slimmed.cuts), file=sys.stderr)
+    for cut in slimmed.cuts:
+        print(f"{cut.part}: {cut.before} → {cut.after}", file=sys.stderr)
     kept = next((cut.after for cut in slimmed.cuts if cut.part == "layers"), range(student.config.num_hidden_layers))
     pair = Pair(student, original, kind, rows, list(kept))
     if not settings.no_training and not train(pair, settings):

@@ -22,11 +22,11 @@ from .command import (
     NewFolder,
     Trained,
     dashed,
+    existing,
     layer_numbers,
     named,
     new_path,
     slow_imports,
-    there,
 )
 from .training import commands
 
@@ -128,7 +128,7 @@ def slim(
     output: NewFolder,
     data: Annotated[
         list[str],
-        Option(metavar="PATH ...", help="Files, a folder or a dataset like the model's inputs.", callback=there),
+        Option(metavar="PATH ...", help="Files, a folder or a dataset like the model's inputs.", callback=existing),
     ],
     speedup: Annotated[
         float | None, Option(min=1.05, help="Speed on this machine over the original's, such as 2.")

@@ -19,7 +19,7 @@ from typer.exceptions import TyperException
 from ..names import require_source, shape_names
 from ..process import INTERRUPTED, leave_at_once, leave_in_order
 from ..terminal import plain_console, quiet_libraries, visible
-from ..training.reading import split_options
+from ..training.reading import has_rows, is_there, split_options
 
 
 RESEARCH = "Research"  # second panel of the help
@@ -148,10 +148,10 @@ def new_path(path: Path | None) -> Path | None:
     return path
 
 
-def there(paths: list[str]) -> list[str]:
-    """Files that exist; a name without an ending may be a dataset's."""
+def existing(paths: list[str]) -> list[str]:
+    """Files that exist; any other name may be a folder or a dataset."""
     for path in paths:
-        if Path(path).suffix and "://" not in path and not set(path) & set("*?[") and not Path(path).exists():
+        if has_rows(path) and not is_there(path):
             raise ValueError(f"{path}: no such file or folder")
     return paths
 

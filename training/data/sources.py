@@ -14,6 +14,7 @@ from PIL import Image as PILImage
 
 from modeling_leaner.terminal import did_you_mean
 
+from ..reading import FORMATS, has_rows, is_there
 from ..settings import LANGUAGE_MODELLING, RecipeArguments, split_files
 from . import builtin
 
@@ -27,7 +28,6 @@ BUILT_IN = {
     "listops-short": functools.partial(builtin.listops, builtin.SHORT_LISTOPS),
 }
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")  # of which the first that is there is read
-FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
 READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 
 
@@ -36,8 +36,9 @@ READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 
 def is_dataset(name: str) -> bool:
     """Whether this names a built-in set, or may name a Hub dataset, since no such file is here."""
-    is_file = Path(name).exists() or Path(name).suffix in FORMATS
-    return name in BUILT_IN or not is_file and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
+    if name in BUILT_IN:
+        return True
+    return not is_there(name) and not has_rows(name) and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
 
 
 def whole_split(split: str) -> str:
@@ -106,10 +107,10 @@ def _local(data_files: list[str], split: str) -> tuple[str, dict[str, object]]:
     suffix = Path(chosen[0]).suffix.lower()
     is_folder = len(chosen) == 1 and Path(chosen[0]).is_dir()
     for file in chosen:
-        is_there = Path(file).exists() or any(character in file for character in "*?[") or "://" in file
-        if not is_there or not (is_folder or suffix in FORMATS):
-            problem = f"expected a folder, or files of one of {', '.join(FORMATS)}"
-            raise ValueError(f"{file}: {problem if is_there else 'no such file or folder'}")
+        if not is_there(file):
+            raise ValueError(f"{file}: no such file or folder")
+        if not (is_folder or suffix in FORMATS):
+            raise ValueError(f"{file}: expected a folder, or files of one of {', '.join(FORMATS)}")
     if not is_folder:
         return FORMATS[suffix], {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
     options = {"verification_mode": VerificationMode.NO_CHECKS}
