@@ -32,6 +32,7 @@ from .hub import (
     sentence_transformers_files,
 )
 from .layers_leaner import WEIGHTS, find_folder, find_integers, find_weights, in_one_line
+from .names import require_model_type
 
 
 class ConversionError(ValueError):
@@ -187,11 +188,9 @@ def our_names(relative: Relative, name: str) -> list[str]:
 
 
 def relative_of(model_type: object) -> Relative:
-    """The family of a configuration of transformers or of ours. Raises ConversionError for any other."""
-    names = {name: each for each in RELATIVES for name in (each.model_type, each.config_class.model_type)}
-    if model_type not in names:
-        raise ConversionError(f"model_type {model_type!r} is not supported, expected one of {', '.join(names)}")
-    return names[model_type]
+    """The family of a configuration of transformers or of ours. Raises ValueError for any other."""
+    require_model_type(model_type)
+    return next(each for each in RELATIVES if model_type in (each.model_type, each.config_class.model_type))
 
 
 def to_lean_config(config: PreTrainedConfig) -> LeanConfig:

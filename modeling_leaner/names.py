@@ -23,6 +23,7 @@ from .terminal import did_you_mean
 
 HUB_TIMEOUT = 5  # seconds for the Hub to answer; its clients alone wait half a minute
 FAMILY_NAMES = ("vit", "bert", "gpt")
+MODEL_TYPES = ("vit", "lean_vit", "bert", "lean_bert", "gpt2", "lean_gpt")  # which convert into each other
 VARIANTS = (  # of a baseline, by the beginning of the name
     "lean-",  # fewer layers and more heads
     "fixed-head-",  # more heads than fit the width
@@ -130,3 +131,9 @@ def require_source(source: str, or_shape: bool = False) -> None:
     near = get_close_matches(path.name, [beside.name for beside in path.parent.glob("*")], n=1)
     hint = did_you_mean(source, [*shapes, *(str(path.with_name(name)) for name in near)])
     raise ValueError(f"{source}: {reason}{hint}")
+
+
+def require_model_type(model_type: object) -> None:
+    """Raises ValueError for the `model_type` of a configuration that is neither of this family nor converts to it."""
+    if model_type not in MODEL_TYPES:
+        raise ValueError(f"model_type {model_type!r} is not supported, expected one of {', '.join(MODEL_TYPES)}")

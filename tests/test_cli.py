@@ -118,6 +118,7 @@ class TestStart:
             ("plan --like gpt/bsae", 1, "leaner plan: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
             ("slim there out --data there --speedup 1", 2, "leaner slim: Invalid value for '--speedup': "),
             ("slim there out --data x.csv --speedup 2", 1, "leaner slim: x.csv: no such file or folder"),
+            ("slim roberta out --data . --speedup 2", 1, "leaner slim: roberta: model_type 'roberta' is not supported"),
             ("plan --family grt", 2, "leaner plan: Invalid value for '--family': 'grt' is not one of 'vit', "),
         ],
     )
@@ -125,6 +126,8 @@ class TestStart:
         (tmp_path / "misspelt.yaml").write_text(GRID.replace("seeds", "seed"))
         (tmp_path / "notes.md").write_text("# Notes: of mine\n\ta: b: c")
         (tmp_path / "there").mkdir()
+        (tmp_path / "roberta").mkdir()
+        (tmp_path / "roberta" / "config.json").write_text('{"model_type": "roberta"}')
         returned, output, imported = watched(*words.split())
         assert returned == status, output
         assert imported == [], output

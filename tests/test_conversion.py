@@ -15,7 +15,6 @@ from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanGPTForCausalLM, L
 from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import (
     RELATIVES,
-    ConversionError,
     convert,
     convert_checkpoint,
     from_lean_config,
@@ -230,7 +229,7 @@ def test_generation_config_and_tokenizer_come_along(tmp_path):
     ],
 )
 def test_options_without_a_relative(config, message):
-    with pytest.raises(ConversionError, match=message):
+    with pytest.raises(ValueError, match=message):
         (from_lean_config if config.model_type.startswith("lean") else to_lean_config)(config)
 
 

@@ -1,7 +1,7 @@
 """What runs, grids and published folders keep: results.json, and the rows of results.csv.
 
-What code reads is named here; any other key of results.json is kept as it is. A metric's name has no eval_ unless
-stated otherwise.
+A run's are made in `running/results.py`, an encoder's in `publishing/encoders.py`. What code reads is named here; any
+other key of results.json is kept as it is. A metric's name has no eval_ unless stated otherwise.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,6 @@
-"""The `leaner` command: models and shapes. Each command is its options and a call of one function of the package.
+"""The `leaner` command: models and shapes; train, evaluate, sweep, publish, push and others are in `training.py`.
+
+Each command is its options and a call of one function of the package.
 
 Nothing here imports torch or transformers before a command's arguments are known to be right: help and mistakes are
 answered at once.

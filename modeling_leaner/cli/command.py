@@ -16,7 +16,8 @@ from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 
-from ..names import require_source, shape_names
+from ..files import naming, read_json
+from ..names import require_model_type, require_source, shape_names
 from ..process import INTERRUPTED, leave_at_once, leave_in_order
 from ..terminal import plain_console, quiet_libraries, visible
 from ..training.reading import has_rows, is_there, split_options
@@ -172,6 +173,16 @@ def trained(models: str | list[str] | None) -> str | list[str] | None:
     return models
 
 
+def convertible(model: str) -> str:
+    """A model with weights, and if it is a folder one of BERT, ViT, GPT-2 or this family."""
+    trained(model)
+    config = Path(model, "config.json")
+    if config.is_file():
+        with naming(model):
+            require_model_type(read_json(config).get("model_type"))
+    return model
+
+
 def layer_numbers(text: str) -> tuple[int, ...]:
     """`"0,4,5"` → (0, 4, 5), a parser: of what raises ValueError typer says the option."""
     return tuple(map(int, text.split(",")))
@@ -179,7 +190,7 @@ def layer_numbers(text: str) -> tuple[int, ...]:
 
 Trained = Annotated[
     str,
-    Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.", callback=trained),
+    Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.", callback=convertible),
 ]
 NewFolder = Annotated[Path, Argument(metavar="OUT", help="Folder to write; it must not exist.", callback=new_path)]
 Json = Annotated[bool, Option("--json", help="Print one JSON document.")]

@@ -86,6 +86,7 @@ def train(
 
     Example: leaner train digits --shape vit/nano --max_steps 100
     """
+    # `KeyCommand` leaves all options in context.args, as a recipe's keys; those declared above are only checked here.
     with slow_imports():
         from ..training.train import train as train_shape
     train_shape(recipe, context.args)
