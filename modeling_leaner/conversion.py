@@ -31,8 +31,11 @@ from .hub import (
     refuse_pickles,
     sentence_transformers_files,
 )
-from .layers_leaner import WEIGHTS, find_folder, find_integers, find_weights, in_one_line
+from .layers_leaner import WEIGHTS, find_folder, find_integers, find_weights
 from .names import require_model_type
+
+
+MOST_NAMES = 8  # of tensors in a message
 
 
 class ConversionError(ValueError):
@@ -349,7 +352,8 @@ def _load_strictly(source: str) -> PreTrainedModel:
             "NaN or infinite weights in": broken,
         }.items():
             if names:
-                raise ConversionError(f"{what} {in_one_line(names)}")
+                first = ", ".join(sorted(names)[:MOST_NAMES])
+                raise ConversionError(f"{what} {first}{', …' * (len(names) > MOST_NAMES)}")
     _untie_if_apart(model)
     return model
 

@@ -28,15 +28,7 @@ from .modeling_lean_gpt import (
 from .modeling_lean_vit import LeanViTBackbone, LeanViTForImageClassification, LeanViTModel
 
 
-@dataclass(frozen=True)
-class Modality:
-    """What a family reads: the `unit` by which its costs are stated."""
-
-    unit: str
-
-
-IMAGES = Modality("image")
-TEXT = Modality("token")
+IMAGES, TEXT = "image", "token"  # what a family reads: the unit by which its costs are stated
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class Family:
     """
 
     title: str
-    modality: Modality
+    modality: str
     first_recipe: str
     special_tokens: SpecialTokens | None = None
 
@@ -95,7 +87,7 @@ FAMILIES = {
 }
 
 
-def _register(config_class: type, models: object, modality: Modality) -> None:
+def _register(config_class: type, models: object, modality: str) -> None:
     """Registers one family, with transformers' tokenizer or image processor; what is saved carries its code."""
     for auto_name, target in config_class.auto_classes().items():
         auto_class = getattr(transformers, auto_name)

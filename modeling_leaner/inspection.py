@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from .files import finite_or_none
 from .layers_leaner import LeanAttention, LeanPostNormBlock
 from .models import block_inputs, evaluating, is_named_as, without_unpadding
-from .terminal import Progress, no_progress, plural
+from .terminal import Progress, no_progress
 
 
 Row = dict[str, torch.Tensor]  # what the model reads, B = 1, without padding
@@ -210,8 +210,8 @@ def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor]) 
     even = []  # the most that is possible: the entropy of even weights, a row each
     for number, row in enumerate(states, 1):
         if len(row) < fewest:
-            found = f"row {number} has {plural(len(row), 'token')}, and layer {layer} has "
-            raise ValueError(f"{found}{plural(attention.num_heads, 'head')}; expected at least {fewest} tokens")
+            expected = f"layer {layer} with num_heads={attention.num_heads} needs at least {fewest}"
+            raise ValueError(f"row {number} has too few tokens ({len(row)}): {expected}")
         weights, heads = attend(attention, norm(row.double()))
         outputs.append(heads)
         entropies.append(torch.special.entr(weights).sum(dim=-1).mean(dim=-1))  # (H), of (H, N, N)

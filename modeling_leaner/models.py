@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -86,19 +85,6 @@ def with_channels(image: Image, channels: int) -> Image:
     """Greyscale, palettes and transparency in the mode of `channels`; of a number without one the image as it is."""
     mode = MODES.get(channels, image.mode)
     return image if image.mode == mode else image.convert(mode)
-
-
-class Quartiles(NamedTuple):
-    """The 25th, 50th and 75th percentile of some times."""
-
-    low: float
-    median: float
-    high: float
-
-
-def quartiles(seconds: np.ndarray) -> list[Quartiles]:
-    """Of each call over its rounds: (calls, rounds) → a member for each call."""
-    return [Quartiles(*of_call) for of_call in np.percentile(seconds, (25, 50, 75), axis=1).T.tolist()]
 
 
 def seconds_of(call: Callable[[], object]) -> float:

@@ -6,7 +6,7 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
-from .family import FAMILIES, Modality
+from .family import FAMILIES
 from .files import read_json
 from .names import require_source, shape_names, shape_path
 
@@ -32,7 +32,7 @@ def family_of(config: LeanConfig) -> str:
     return config.model_type.removeprefix("lean_")
 
 
-def modality_of(config: LeanConfig) -> Modality:
+def modality_of(config: LeanConfig) -> str:
     """What the configuration's family reads: `family.IMAGES` or `family.TEXT`."""
     return FAMILIES[family_of(config)].modality
 

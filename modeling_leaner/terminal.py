@@ -16,11 +16,6 @@ def plain_console(**options: Any) -> Console:
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 seed`, `3 seeds`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def visible(text: str) -> str:
     r"""The text with what cannot be printed as an escape: `\n`, `\x1b`, bytes of a name that are no UTF-8."""
     return "".join(

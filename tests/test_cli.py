@@ -118,7 +118,7 @@ class TestStart:
             ("plan --like gpt/bsae", 1, "leaner plan: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
             ("slim there out --data there --speedup 1", 2, "leaner slim: Invalid value for '--speedup': "),
             ("slim there out --data x.csv --speedup 2", 1, "leaner slim: x.csv: no such file or folder"),
-            ("slim roberta out --data . --speedup 2", 1, "leaner slim: roberta: model_type 'roberta' is not supported"),
+            ("slim roberta out --data . --speedup 2", 1, "leaner slim: roberta: model_type 'roberta' is not"),
             ("plan --family grt", 2, "leaner plan: Invalid value for '--family': 'grt' is not one of 'vit', "),
         ],
     )

@@ -74,8 +74,6 @@ class TestSources:
             ("gpt/nano", {}, "fit", False, False),  # below 3.3M
             ("vit/base", {}, "sovit", False, False),  # 86M
             ("vit/base", SOVIT_150M, "sovit", True, True),
-            ("gpt/base", {"layers": 20}, "delusion", False, True),
-            ("gpt/base", {"layers": 2, "width": 64}, "delusion", True, False),  # below 17M
         ],
     )
     def test_verdicts(self, name, dials, source, fits, measured):

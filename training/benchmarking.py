@@ -22,7 +22,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from modeling_leaner.conversion import RELATIVES, from_lean_config
 from modeling_leaner.files import write_bytes
-from modeling_leaner.models import quartiles, seconds_of, take_turns
+from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.planning.costs import MASKED_SHARE
 from modeling_leaner.shapes import load_config
 from modeling_leaner.terminal import quiet_libraries
@@ -176,14 +176,15 @@ def time_in_turns(cases: Sequence[Case], device: torch.device, rounds: int, limi
             rows[place]["note"] = " ".join(str(error).split())[:200] or type(error).__name__
     if steps:
         times = take_turns([step.seconds for step in steps.values()], rounds, limit=limit)
-        for (place, step), own, each in zip(steps.items(), times, quartiles(times)):
+        quartiles = np.percentile(times, (25, 50, 75), axis=1).T.tolist()
+        for (place, step), own, (low, median, high) in zip(steps.items(), times, quartiles):
             rows[place] |= {
                 "rounds": len(own),
-                "milliseconds": 1e3 * each.median,
-                "milliseconds_low": 1e3 * each.low,
-                "milliseconds_high": 1e3 * each.high,
+                "milliseconds": 1e3 * median,
+                "milliseconds_low": 1e3 * low,
+                "milliseconds_high": 1e3 * high,
                 "relative_time": float(np.median(own / times[0])),
-                "items_per_second": cases[place].batch / each.median,
+                "items_per_second": cases[place].batch / median,
                 "parameters": step.model.num_parameters(),
             }
     return rows

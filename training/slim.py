@@ -663,4 +663,4 @@ def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Compari
         print(f"--speedup {settings.speedup:g} is missed: try again while the machine is quiet, or ask for another")
     out = settings.output
     score = f"leaner evaluate {settings.source} {out} --task embedding, then " if kind is ENCODER else ""
-    print(f"{out}: a {kind.name}. Next: {score}leaner export onnx {out} {out}-onnx")
+    print(f"{out}: {kind.name}. Next: {score}leaner export onnx {out} {out}-onnx")

@@ -5,8 +5,6 @@ Shapes: B batch, T query tokens, S key tokens, D hidden_size, H query heads, K k
 """
 
 import json
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, logging
+from transformers.utils import TransformersKwargs
 
 from .attention_leaner import DEFAULT_ATTENTION, LEAN_ATTENTION, eager_attention_forward, lean_attention_forward
 from .configuration_leaner import LeanConfig
@@ -29,7 +27,6 @@ from .dropout_leaner import Dropout, is_eager_on_cpu
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-MOST_NAMES = 8  # of tensors in a message
 
 
 class LeanAttention(nn.Module):
@@ -178,9 +175,6 @@ class LeanPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
         """As in transformers, but from safetensors only, unless `use_safetensors=False`: a pickle can run code.
 
-        Warns, by name, of tensors of the backbone that the checkpoint lacks, or holds beyond what the configuration
-        describes; with `output_loading_info=True` the caller gets all names instead. A new head is no reason to warn.
-
         Raises:
             OSError: a file is missing, damaged, or outside the checkpoint's folder.
             RuntimeError: tensors have another shape than the configuration says, or hold integers; each is named.
@@ -207,14 +201,7 @@ class LeanPreTrainedModel(PreTrainedModel):
             hint = "ignore_mismatched_sizes=True leaves out those of another shape"
             raise RuntimeError(f"{source}: tensors do not fit ({hint}): {'; '.join(wrong)}")
 
-        if wants_info:
-            return model, info
-        gaps = describe_gaps(model, info)
-        if gaps:
-            depth = f"num_hidden_layers={model.config.num_hidden_layers}"
-            message = f"{source}: the checkpoint does not fit the backbone of {cls.__name__} with {depth}; {gaps}"
-            logging.get_logger(__name__).warning(message)
-        return model
+        return (model, info) if wants_info else model
 
     def save_pretrained(self, save_directory, *args, **kwargs) -> None:
         """As in transformers; config.json names every Auto class of the family, so that any head loads without it."""
@@ -269,35 +256,6 @@ def find_integers(weights: Iterable[Path], model: PreTrainedModel) -> list[str]:
                 if kind.startswith(("I", "U", "BOOL")) and name.removeprefix(prefix) in known:
                     integers.append(f"{name} ({kind})")
     return sorted(integers)
-
-
-def describe_gaps(model: PreTrainedModel, info: dict[str, Iterable[str]]) -> str:
-    """What of the backbone a checkpoint lacks, and what it holds that has no place there; empty where all fits.
-
-    Heads are left out, and the pooler with them: a checkpoint of another task has none.
-    """
-    backbone = model.base_model
-    parts = tuple(f"{name}." for name, _ in backbone.named_children() if name != "pooler")
-    kinds = {
-        "newly initialised, that is untrained": info["missing_keys"],
-        "in the checkpoint but not in the model": info["unexpected_keys"],
-    }
-    gaps = []
-    for kind, names in kinds.items():
-        of_backbone = [name for name in names if name.removeprefix(f"{model.base_model_prefix}.").startswith(parts)]
-        if of_backbone:
-            gaps.append(f"{kind}: {in_one_line(of_backbone, len(backbone.layers[0].state_dict()))}")
-    return "; ".join(gaps)
-
-
-def in_one_line(names: Iterable[str], block_size: int | None = None) -> str:
-    """Names of tensors in one line, the first few, with a whole block of `block_size` tensors as `layers.4.*`."""
-    blocks = {name: re.sub(r"(.*\blayers\.\d+)\..*", r"\1.*", name) for name in sorted(names)}
-    sizes = Counter(blocks.values())
-    summary = list(dict.fromkeys(block if sizes[block] == block_size else name for name, block in blocks.items()))
-    if len(summary) > MOST_NAMES:
-        summary[MOST_NAMES:] = [f"and {len(summary) - MOST_NAMES} more"]
-    return ", ".join(summary)
 
 
 def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, ignore_index: int | None = None) -> None:

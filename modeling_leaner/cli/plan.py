@@ -153,7 +153,7 @@ def recommended(candidates: Sequence[Candidate]) -> tuple[int, str] | None:
 
 def cost_columns(shown: Sequence[Candidate]) -> dict[str, list[str]]:
     """The columns of costs with their cells; those that say nothing new for these shapes are left out."""
-    unit = modality_of(shown[0].config).unit
+    unit = modality_of(shown[0].config)
     counts = [each.parameters for each in shown]
     heads = [(min(each.config.heads_per_layer), max(each.config.heads_per_layer)) for each in shown]
     columns = {

@@ -74,12 +74,6 @@ SOURCES = {
         optimises="image accuracy at equal compute",
         valid="its curve ± 20 %; blocks of 129M to 411M",
     ),
-    "delusion": Source(
-        title="Depth Delusion 2026",
-        reference="2601.20994",
-        optimises="language-model loss",
-        valid="at most 16·(width/512)^0.44 layers; 17M to 7B",
-    ),
 }
 
 
@@ -132,8 +126,4 @@ def advise(config: LeanConfig, start: LeanConfig | None = None) -> dict[str, Ver
         ratio = max(ratios, key=lambda ratio: abs(log(ratio)))  # whichever is furthest from the curve
         published = 0.99 * 129e6 <= weights <= 1.01 * 411e6  # the two shapes
         verdicts["sovit"] = Verdict(1 / 1.2 <= ratio <= 1.2, ratio, published)
-
-    # Depth Delusion
-    beyond = layers - 16 * (width / 512) ** 0.44
-    size_is_in = 0.99 * 17e6 <= count.total <= 1.01 * 7e9
-    return verdicts | {"delusion": Verdict(beyond <= 0, beyond, is_gpt and size_is_in)}
+    return verdicts

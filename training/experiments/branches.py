@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import transformers
 
 from modeling_leaner.family import IMAGES
 from modeling_leaner.files import naming, read_json, write_json
-from modeling_leaner.models import quartiles, take_turns
+from modeling_leaner.models import take_turns
 from modeling_leaner.planning.costs import training_flops
 from modeling_leaner.shapes import modality_of
 
@@ -119,9 +120,10 @@ def time_steps(file: Path, rounds: int) -> None:
     if grid.branches is None:
         raise ValueError(f"{file}: branches: missing; only they are compared at equal seconds")
     steps = [training_step(grid, shape).seconds for shape in grid.shapes]
+    quartiles = np.percentile(take_turns(steps, rounds), (25, 50, 75), axis=1).T.tolist()
     timed = {
-        shape: {"seconds": each.median, "quartiles": [each.low, each.high], "tokens": step_of(grid, shape).tokens}
-        for shape, each in zip(grid.shapes, quartiles(take_turns(steps, rounds)))
+        shape: {"seconds": median, "quartiles": [low, high], "tokens": step_of(grid, shape).tokens}
+        for shape, (low, median, high) in zip(grid.shapes, quartiles)
     }
     grid.path("").mkdir(parents=True, exist_ok=True)
     write_json(grid.path(STEP_SECONDS), {"rounds": rounds, "shapes": timed, "environment": environment()})

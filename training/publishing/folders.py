@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import transformers
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 from transformers.dynamic_module_utils import get_relative_import_files
 
@@ -22,7 +23,6 @@ from modeling_leaner.shapes import CONFIG_CLASSES
 
 from ..records import PUBLISHED, RESULTS, PublishedResults, RunResults, checked
 from ..running.card import auto_class
-from ..running.loading import tensor_shapes
 
 
 CARDS = Path(PUBLISHED)
@@ -74,7 +74,8 @@ def check_folder(folder: Path, files: Iterable[str] | None = None) -> None:
         raise ValueError(f"{folder}: no weights ({WEIGHTS})")
     check_code(folder, files)
     for path in weights:
-        tensor_shapes(path)
+        with naming(path, (SafetensorError,)):
+            safe_open(path, framework="pt")
     if not is_plain(folder):
         check_weights(folder)
     results = read_object(folder / RESULTS) if (folder / RESULTS).is_file() else {}

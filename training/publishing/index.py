@@ -279,8 +279,6 @@ def encoders_figure(cards: Path) -> Figure:
 
 def write_index(cards: Path) -> Path:
     """Renews the tables and figures of the page, and returns its path."""
-    if not cards.is_dir():
-        raise ValueError(f"{cards}: expected the folder of published models, found none")
     grids = read_grids(cards)
     files = {cards / README: render(cards, grids).encode()}
     with matplotlib.rc_context(STYLE):

@@ -12,7 +12,6 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import naming, read_json
 from modeling_leaner.hub import local_folder, refuse_pickles
 from modeling_leaner.layers_leaner import find_weights
-from modeling_leaner.names import require_source
 from modeling_leaner.shapes import load_config
 from modeling_leaner.terminal import quiet_libraries
 
@@ -117,7 +116,6 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
 
 def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeArguments:
     """The settings of the model's own recipe, if there is one, and of `options`, which win over it."""
-    require_source(model)
     refuse_pickles(model)
     if not find_weights(local_folder(model)):
         raise ValueError(f"{model}: no model.safetensors in this folder")

@@ -7,7 +7,6 @@ from pathlib import Path
 import datasets
 import transformers
 from datasets.fingerprint import Hasher
-from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoTokenizer,
     GPT2LMHeadModel,
@@ -158,15 +157,6 @@ def recorded_settings(arguments: RecipeArguments) -> dict[str, object]:
     return {key: value for key, value in arguments.settings.items() if not (keeps_tokenizer and key == "tokenizer")}
 
 
-def tensor_shapes(path: Path) -> dict[str, list[int]]:
-    """The shape of each tensor of a safetensors file. Raises ValueError if it is none."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path}: damaged or not safetensors ({error})") from error
-
-
 # Configurations
 
 
@@ -304,7 +294,6 @@ def build_model(
         return model
 
     if has_weights(source):
-        refuse_pickles(source)
         options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True, **attention}
         model, info = auto_class.from_pretrained(
             source, config=config, trust_remote_code=False, use_safetensors=True, **options

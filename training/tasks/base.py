@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.family import TEXT, Modality
+from modeling_leaner.family import TEXT
 
 from ..data.sources import Rows, column_names, find_text_column
 from ..settings import METRICS, RecipeArguments
@@ -120,7 +120,7 @@ class Task:
     hub_name: str  # of the task on the Hub
     title: str  # for people, as a heading
     head: str  # of the model's class, as ForMaskedLM; empty if the model has none
-    modality: Modality
+    modality: str
     does: str  # what a model does, for a card's first sentence
     columns: list[str]  # of the rows
     held_out_unit = "rows"  # what a row is called where the held-out ones are counted
@@ -226,13 +226,6 @@ def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 # Batches
-
-
-def batches_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """The places of rows, at most `size` at a time, shortest rows first, so that little of a batch is padding."""
-    order = sorted(range(len(lengths)), key=lambda place: lengths[place])
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
 
 
 def evaluation_batches(task: Task, rows: Rows, places: Sequence[int], size: int) -> Iterator[Batch]:

@@ -45,7 +45,6 @@ from .base import (
     Generators,
     Task,
     TextTask,
-    batches_by_length,
     check_text,
     evaluation_generators,
     prepared_rows,
@@ -440,7 +439,9 @@ def teacher_columns(
     at_once = max(1, min(ROWS_AT_ONCE, LOGITS_AT_ONCE // row_logits))
     has_states = any(isinstance(target, States) for target in targets)
     columns: list[dict[str, Any]] = [{ROW: index} for index in indices]
-    for places in batches_by_length(lengths, at_once):
+    by_length = sorted(range(len(lengths)), key=lambda place: lengths[place])
+    for start in range(0, len(by_length), at_once):
+        places = by_length[start : start + at_once]
         collated = task.collate([rows[place] for place in places])
         generators = evaluation_generators([indices[place] for place in places])
         inputs = task.transform(collated, generators, training=False)

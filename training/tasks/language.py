@@ -1,6 +1,7 @@
 """The two language models' tasks: documents joined and cut into rows, the next token or hidden tokens predicted."""
 
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
@@ -101,10 +102,6 @@ def repeated_bigrams(ids: torch.Tensor) -> torch.Tensor:
     return F.pad(torch.zeros_like(repeated).scatter(1, order, repeated), (1, 0))
 
 
-def joined(documents: list[list[int]]) -> list[int]:
-    return [token for document in documents for token in document]
-
-
 class CausalLM(LanguageModelling):
     """Next-token prediction on packed rows, end-of-text between documents."""
 
@@ -117,7 +114,7 @@ class CausalLM(LanguageModelling):
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
         """Rows that share one token with the row before, so that every token is predicted exactly once."""
-        stream = [self.separator, *joined(batch["input_ids"])]  # the end of the text before
+        stream = [self.separator, *chain.from_iterable(batch["input_ids"])]  # the end of the text before
         starts = range(0, len(stream) - 1, self.length - 1)
         rows = [np.array(stream[start : start + self.length], dtype=np.int32) for start in starts]
         return {"input_ids": rows, "length": list(map(len, rows))}
@@ -168,8 +165,8 @@ class MaskedLM(LanguageModelling):
     predicts_special_tokens = False
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
-        stream = joined(batch["input_ids"])
-        words = joined(batch.get("words", []))
+        stream = list(chain.from_iterable(batch["input_ids"]))
+        words = list(chain.from_iterable(batch.get("words", [])))
         start, end = self.processing.cls_token_id, self.processing.sep_token_id
         size = self.length - 2
         cuts = range(0, len(stream), size)
