@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from training_data import documents, labelled, merged, pictures, read_lines, write_shape
 
 from modeling_leaner import LeanGPTForCausalLM
-from modeling_leaner.conversion import convert
+from modeling_leaner.conversion import convert, convert_checkpoint
 
 
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save_strategy no --disable_tqdm true
@@ -270,6 +270,10 @@ def test_a_folder_without_recipe_is_evaluated_by_its_head(run, capsys):
     evaluation.print_evaluation(str(folder), files)
     found, stated = re.search(r"eval_loss: ([\d.]+) .*?([\d.]+)\)", capsys.readouterr().out).groups()
     assert found == stated  # that of results.json
+
+    plain = folder.with_name("plain")
+    assert type(convert_checkpoint(folder, plain)).__name__ == "BertForSequenceClassification"
+    assert evaluation.evaluate(str(plain), files)["metrics"] == pytest.approx(document["metrics"])
 
 
 def test_one_run_at_a_time(run, tmp_path):

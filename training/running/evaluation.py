@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.conversion import convert_checkpoint
 from modeling_leaner.files import naming, read_json
 from modeling_leaner.hub import local_folder, refuse_pickles
 from modeling_leaner.layers_leaner import find_weights
@@ -68,7 +69,7 @@ def print_evaluation(model: str, options: list[str], as_json: bool = False) -> N
 def evaluate(model: str, options: list[str]) -> dict[str, object]:
     """Metrics of a model on the rows of `prepare_evaluation`; raises as that, and ValueError of its weights."""
     with tempfile.TemporaryDirectory() as scratch:
-        run = prepare_evaluation(model, options, scratch)
+        run = prepare_evaluation(as_lean(model, scratch), options, scratch)
         try:
             network = build_model(run.arguments, run.task, complete=True)
             trainer = LeanTrainer(network, run.arguments, run.task, eval_dataset=run.held_out.rows)
@@ -90,6 +91,16 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
         "rows_per_second": trainer.rows_evaluated / metrics["eval_runtime"],
         "environment": environment(),
     }
+
+
+def as_lean(model: str, scratch: str) -> str:
+    """A model of this family as it is; of a BERT, ViT or GPT-2 an exact copy in this family's class."""
+    config = local_folder(model) / "config.json"
+    if not config.is_file() or str(read_json(config).get("model_type")).startswith("lean_"):
+        return model
+    copy = Path(scratch, Path(model).name)
+    convert_checkpoint(model, copy)
+    return str(copy)
 
 
 def prepare_evaluation(model: str, options: list[str], scratch: str) -> PreparedRun:
