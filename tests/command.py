@@ -37,6 +37,6 @@ def leaner(*words: object) -> None:
 def refused(said: str, *words: object) -> None:
     """`leaner WORDS` ends with status 1 and one line that `said`, a regular expression, finds; bars do not count."""
     result = invoked(*words)
-    lines = [line for line in result.stderr.splitlines() if line and "%|" not in line and "it/s]" not in line]
+    lines = [line for line in result.stderr.splitlines() if line and "%|" not in line and "/s]" not in line]
     assert result.exit_code == 1 and len(lines) == 1, result.output + result.stderr
     assert lines[0].startswith(f"leaner {words[0]}: ") and re.search(said, lines[0]), lines[0]

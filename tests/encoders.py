@@ -5,12 +5,10 @@ import shutil
 from pathlib import Path
 
 import yaml
+from command import invoked
 from datasets import ClassLabel, Dataset
 from modeling_leaner.training import train
 from training_data import documents, labelled, save_encoder
-from typer.testing import CliRunner
-
-from modeling_leaner.cli.app import app
 
 
 POOLING = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
@@ -54,11 +52,6 @@ def write_rows(folder: Path) -> list[str]:
     return [*(f"{name}={folder / name}" for name in names), f"sentences={folder / 'held-out.parquet'}"]
 
 
-def run_leaner(*words: object):
-    """`leaner WORDS` with what it printed; status 0 is not asked for."""
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def cut_and_recover(folder: Path) -> list[Path]:
     """The folders parent, cut and run."""
     parent = save_sentence_encoder(folder / "parent")
@@ -69,32 +62,27 @@ def cut_and_recover(folder: Path) -> list[Path]:
         Dataset.from_dict({"text": texts}).to_parquet(path)
         files.append(f"{split}={path}")
     cut = folder / "cut"
-    result = run_leaner(
-        "slim", parent, cut, "--layers", 2, "--lean", "--no-training", "--data", folder / "train.parquet"
-    )
+    result = invoked("slim", parent, cut, "--layers", 2, "--lean", "--no-training", "--data", folder / "train.parquet")
     assert result.exit_code == 0, result.output
     words = ["--shape", cut, "--teacher", parent, "--output_dir", folder / "run", "--data_files", *files]
     train.main([*TRAIN, *map(str, words)])
     return [parent, cut, folder / "run"]
 
 
-CONFIGURATIONS = {"stsb": ("train", "validation", "test"), "qnli": ("validation",), "sst2": ("train", "validation")}
-
-
 def write_stand_ins(folder: Path) -> None:
     """In place of what docs/tutorial-encoder.md has from the Hub: a tiny encoder, rows of GLUE and STS-B, articles."""
     owner = folder / "sentence-transformers"
     save_sentence_encoder(owner / "all-MiniLM-L6-v2", num_hidden_layers=6, max_position_embeddings=64)
-    write_rows(folder / "nyu-mll" / "glue")
+    glue = folder / "nyu-mll" / "glue"
+    write_rows(glue)
     configs = []
-    for name, splits in CONFIGURATIONS.items():
-        files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in splits]
-        there = [each for each in files if (folder / "nyu-mll" / "glue" / each["path"]).is_file()]
-        configs.append({"config_name": name, "data_files": there})
+    for name in ("stsb", "qnli", "sst2"):
+        files = [{"split": path.stem, "path": f"{name}/{path.name}"} for path in (glue / name).glob("*.parquet")]
+        configs.append({"config_name": name, "data_files": files})
     header = yaml.safe_dump({"configs": configs})
-    (folder / "nyu-mll" / "glue" / "README.md").write_text(f"---\n{header}---\n")
-    shutil.copytree(folder / "nyu-mll" / "glue" / "stsb", folder / "mteb" / "stsbenchmark-sts")
-    shutil.copytree(folder / "nyu-mll" / "glue" / "sst2", folder / "stanfordnlp" / "sst2")
+    (glue / "README.md").write_text(f"---\n{header}---\n")
+    shutil.copytree(glue / "stsb", folder / "mteb" / "stsbenchmark-sts")
+    shutil.copytree(glue / "sst2", folder / "stanfordnlp" / "sst2")
     (folder / "articles").mkdir()
     for split, seed in (("train", 8), ("validation", 9)):
         documents(120, seed, words=9).to_parquet(folder / "articles" / f"{split}.parquet")

@@ -5,6 +5,7 @@ Each line of stdin is a question in JSON, answered by a line of JSON: {"load": A
 """
 
 import json
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -17,6 +18,15 @@ class NoPackage:
         if name.split(".")[0] == "modeling_leaner":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return None
+
+
+def answers(questions: list[dict], folder: Path, environment: dict[str, str]) -> list[dict]:
+    """What a new process that runs this file in a folder says to the questions."""
+    lines = "".join(json.dumps(question) + "\n" for question in questions)
+    options = {"capture_output": True, "text": True, "cwd": folder, "env": environment}
+    process = subprocess.run([sys.executable, __file__], input=lines, **options)
+    assert process.returncode == 0, process.stderr[-3000:]
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 def logits(output):

@@ -207,12 +207,6 @@ class TestNamedShapes:
             different = {key for key in own if getattr(ours, key) != getattr(expected, key)}
             assert different <= {"classifier_dropout"}, different  # left out, LeanGPT's is GPT-2's 0.1 as well
 
-    def test_baselines_are_the_published_ones(self):
-        vit, bert, gpt = (load_shape(f"{family}/base") for family in CONFIG_CLASSES)
-        assert vit.count_parameters().total == 86_567_656
-        assert bert.count_parameters("LeanBERTModel").total == 109_482_240
-        assert gpt.count_parameters().total == 124_439_808
-
     def test_twins_and_controls_differ_from_the_baseline_as_their_names_say(self):
         for name in filter(baseline_of, shape_names()):
             self.check_variant(name)

@@ -126,7 +126,7 @@ def test_step_times_are_measured(grid, capsys):
     assert held["rounds"] == 3 and held["environment"]["torch"] and "deep.json: " in capsys.readouterr().err
 
 
-def test_a_step_is_the_grids_own(grid, tmp_path):
+def test_a_step_is_the_grids_own(grid):
     """Rows, tokens, accumulation and labels as in the training."""
     values = yaml.safe_load(Path("my.yaml").read_text())
     values["overrides"] |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "bf16": True}

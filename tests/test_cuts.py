@@ -20,7 +20,6 @@ from modeling_leaner.conversion import load_lean
 from modeling_leaner.shapes import load_config
 
 
-CLONE = Path(__file__).parent.parent
 CELLS = {
     "cells/2x4": {"layers": 2},
     "cells/2x6": {"layers": 2, "heads": 6},

@@ -40,14 +40,6 @@ def test_a_shipped_model_is_made_faster(finished):
     assert config["architectures"] == ["BertForSequenceClassification"] and config["num_hidden_layers"] < 8
 
 
-def test_every_folder_is_ready_for_the_hub(finished):
-    ready = {"model.safetensors", "config.json", "README.md", "layers_leaner.py", "training.png"}
-    for name in PAIR:
-        files = {path.name for path in (finished.folder / name).iterdir()}
-        assert files >= ready | {"preprocessor_config.json"}
-        assert not any(file.endswith(".bin") or file.startswith("checkpoint-") for file in files)
-
-
 def test_an_earlier_demo_is_replaced_and_nothing_else(finished):
     assert not (finished.folder / "vit-nano" / "of-an-earlier-demo").exists()
     assert {path.name for path in finished.folder.iterdir()} == {*PAIR, "faster", "own"}

@@ -21,17 +21,16 @@ import pytest
 import yaml
 from encoders import write_stand_ins
 from hub_server import LocalHub, reached
+from test_export import needs_onnx
 from transformers.utils import is_torchvision_available
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from modeling_leaner.cli.app import app
-from modeling_leaner.exporting import ONNX_PACKAGES
 
 
 CLONE = Path(__file__).parent.parent
 PAGES = [CLONE / "README.md", *sorted((CLONE / "docs").glob("*.md"))]
-TESTED_ELSEWHERE = ("choosing-a-shape",)  # with its printed lines, in test_planner.py
 # Several trainings or processes, or every folder, however few the steps; each has tests of its own.
 LONG = ("leaner sweep docs", "leaner publish", "torchrun")
 LONG += ("leaner verify", "leaner push --all someone", "leaner bench")
@@ -67,7 +66,7 @@ def examples_of(path: Path) -> list[Example]:
     return examples
 
 
-EXAMPLES = [example for path in PAGES if path.stem not in TESTED_ELSEWHERE for example in examples_of(path)]
+EXAMPLES = [example for path in PAGES for example in examples_of(path)]
 CASES = [
     pytest.param(example, marks=pytest.mark.full if example.text.startswith(LONG) else (), id=str(example))
     for example in EXAMPLES
@@ -147,12 +146,6 @@ def test_the_options_of_a_long_command_exist(example, tmp_path, monkeypatch):
     command.commands[name].make_context(name, words, parent=parent)
 
 
-def needs(*packages: str) -> None:
-    """Skips an example where a package is absent; `make test-clients` has them all."""
-    for package in packages:
-        pytest.importorskip(package)
-
-
 def run_example(example: Example, mode: str) -> None:
     """Runs one example; a Python block prints what its page shows."""
     if example.kind == "python":
@@ -160,7 +153,7 @@ def run_example(example: Example, mode: str) -> None:
         if "AutoImageProcessor" in example.text and not has_processor:
             pytest.skip("transformers 5.17 has AutoImageProcessor only with torchvision")
         if "import onnxruntime" in example.text:
-            needs(*ONNX_PACKAGES)
+            needs_onnx()
         text = example.text
         if mode == "short":
             text = re.sub(r'"max_steps": \d+', '"max_steps": 2', text)
@@ -169,7 +162,7 @@ def run_example(example: Example, mode: str) -> None:
         return
     words = shlex.split(example.text)
     if words[:3] == ["leaner", "export", "onnx"]:
-        needs(*ONNX_PACKAGES)
+        needs_onnx()
     if mode == "short":
         if words == ["leaner", "publish"]:
             pytest.skip("renews every folder: in make test-full; test_publish.py renews one")

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from command import refused
 from datasets import Dataset
 from modeling_leaner.training import train
 from modeling_leaner.training.data.sources import sentences as sentences_of
@@ -35,20 +36,17 @@ def folders(tmp_path):
     return tmp_path
 
 
-@pytest.fixture
-def learn(folders, capsys):
-    """Trains the student; returns the status, stderr and the results."""
+def words_of(folders, *words):
+    """The words that train the student."""
+    given = ["--shape", folders / "student", "--teacher", folders / "teacher", "--output_dir", folders / "run"]
+    files = ["--data_files", f"train={folders / 'train.parquet'}", f"validation={folders / 'validation.parquet'}"]
+    return merged(list(map(str, [*TRAIN, *given, *files])), list(map(str, words)))
 
-    def learn(*words):
-        given = ["--shape", folders / "student", "--teacher", folders / "teacher", "--output_dir", folders / "run"]
-        files = ["--data_files", f"train={folders / 'train.parquet'}", f"validation={folders / 'validation.parquet'}"]
-        try:
-            train.main(merged(list(map(str, [*TRAIN, *given, *files])), list(map(str, words))))
-        except SystemExit as end:
-            return end.code, capsys.readouterr().err, None
-        return 0, capsys.readouterr().err, json.loads((folders / "run" / "results.json").read_text())
 
-    return learn
+def learn(folders, *words):
+    """Trains the student; returns the results."""
+    train.main(words_of(folders, *words))
+    return json.loads((folders / "run" / "results.json").read_text())
 
 
 def pooled(folder, texts):
@@ -61,9 +59,8 @@ def pooled(folder, texts):
     return torch.nn.functional.normalize(torch.stack(states), dim=-1)
 
 
-def test_the_student_turns_to_the_teacher(learn, folders):
-    status, said, results = learn()
-    assert status == 0, said
+def test_the_student_turns_to_the_teacher(folders):
+    results = learn(folders)
     assert results["main_metric"] == "cosine" and results["architecture"] == "LeanBERTModel"
     losses = [line["loss"] for line in read_lines(folders / "run") if "loss" in line]
     assert losses[-1] < 0.5 * losses[0]
@@ -74,7 +71,7 @@ def test_the_student_turns_to_the_teacher(learn, folders):
     assert results["rows"] == len(held_out)
 
 
-def test_the_teacher_computes_what_is_trained_on_in_the_precision_of_the_run(learn, folders, monkeypatch):
+def test_the_teacher_computes_what_is_trained_on_in_the_precision_of_the_run(folders, monkeypatch):
     """The vectors of training rows differ from those of float32; held-out ones, which score, do not."""
     seen = []
     original = distillation.read_by_teacher
@@ -86,22 +83,21 @@ def test_the_teacher_computes_what_is_trained_on_in_the_precision_of_the_run(lea
 
     monkeypatch.setattr(distillation, "read_by_teacher", kept)
     for precise in ("false", "true"):
-        assert learn("--max_steps", 2, "--bf16", precise)[0] == 0
+        learn(folders, "--max_steps", 2, "--bf16", precise)
         shutil.rmtree(folders / "run")
     (training, exact), (held_out, _), (training_16, rounded), (held_out_16, _) = seen
     assert (training, held_out, training_16, held_out_16) == (False, False, True, False)
     assert 1e-5 < np.abs(exact - rounded).max() < 0.05 * np.abs(exact).max()
 
 
-def test_a_run_is_continued(learn, folders):
+def test_a_run_is_continued(folders):
     """Stopped in the middle and resumed, the weights are those of a run without a stop."""
-    whole = learn("--save_strategy", "steps", "--save_steps", 15)[2]
+    whole = learn(folders, "--save_strategy", "steps", "--save_steps", 15)
     weights = (folders / "run" / "model.safetensors").read_bytes()
     for name in ("results.json", "model.safetensors", "README.md"):
         (folders / "run" / name).unlink()
     shutil.rmtree(folders / "run" / "checkpoint-30")
-    status, said, resumed = learn("--save_strategy", "steps", "--save_steps", 15, "--resume", "true")
-    assert status == 0, said
+    resumed = learn(folders, "--save_strategy", "steps", "--save_steps", 15, "--resume", "true")
     assert resumed["metrics"] == whole["metrics"]
     assert (folders / "run" / "model.safetensors").read_bytes() == weights
 
@@ -109,19 +105,13 @@ def test_a_run_is_continued(learn, folders):
 class TestRefused:
     """One line each, before a folder is made."""
 
-    def refuse(self, result, folders, *parts):
-        status, said, _ = result
-        lines = [line for line in said.splitlines() if line.startswith("leaner train: ")]
-        assert status == 1 and len(lines) == 1, said
-        for part in parts:
-            assert part in lines[0], lines[0]
-        assert not (folders / "run").exists()
-
-    def test_teacher_with_another_tokenizer(self, learn, folders):
+    def test_teacher_with_another_tokenizer(self, folders):
         save_encoder(folders / "bytes", words="byte-bpe")
         words = ["--teacher", folders / "bytes", "--distill_hidden", 1]  # vectors may be learned, states of tokens not
-        self.refuse(learn(*words), folders, "teacher: ", "another tokenizer than the student")
+        refused("teacher: .*another tokenizer than the student", "train", *words_of(folders, *words))
+        assert not (folders / "run").exists()
 
-    def test_texts_without_a_sentence(self, learn, folders):
+    def test_texts_without_a_sentence(self, folders):
         Dataset.from_dict({"text": ["too short"] * 40}).to_parquet(folders / "train.parquet")
-        self.refuse(learn(), folders, "text holds no sentence")
+        refused("text holds no sentence", "train", *words_of(folders))
+        assert not (folders / "run").exists()

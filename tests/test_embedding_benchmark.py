@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from encoders import run_leaner, save_sentence_encoder, write_rows
+from command import invoked
+from encoders import save_sentence_encoder, write_rows
 from modeling_leaner.training.experiments import embedding_benchmark as benchmark
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
@@ -22,7 +23,7 @@ def made(tmp_path_factory):
 def test_scores_are_those_of_sentence_transformers(made):
     """Spearman's correlation by its own evaluator; the accuracy and ranks lie within their bounds."""
     (first, second), data = made
-    result = run_leaner("evaluate", first, second, "--task", "embedding", "--json", "--rounds", 3, "--data", *data)
+    result = invoked("evaluate", first, second, "--task", "embedding", "--json", "--rounds", 3, "--data", *data)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout.splitlines()[-1])
     rows = benchmark.load_rows(benchmark.local_copies(data))

@@ -18,7 +18,6 @@ from modeling_leaner.exporting import CACHE, ExportableModel, Size, compare, mak
 
 
 GOLDEN = Path(__file__).parent / "golden"
-CARDS = Path(__file__).parent.parent / "model_cards"
 PACKAGE = str(Path(modeling_leaner.__file__).parent).encode()
 HEADS = [
     (family, target.split(".")[1])

@@ -25,7 +25,6 @@ from modeling_leaner import (
 from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import convert
 from modeling_leaner.inspection import (
-    Spectrum,
     attend,
     document_of,
     head_condition_numbers,
@@ -65,11 +64,6 @@ def seeded():
 
 
 class TestMatrices:
-    def test_orthogonal(self):
-        spectrum = Spectrum.of(torch.linalg.qr(torch.randn(30, 12, dtype=torch.double)).Q)
-        assert spectrum.condition_number == pytest.approx(1, abs=1e-12)
-        assert (spectrum.rank, spectrum.size, spectrum.has_full_rank) == (12, 12, True)
-
     def test_query_key_without_the_product(self):
         query, key = torch.randn(2, 40, 6, dtype=torch.double)
         values = torch.linalg.svdvals(query @ key.T)
@@ -253,7 +247,7 @@ class TestCommand:
             found = sorted(spectrum["condition_number"] for spectrum in layer["head_outputs"])
             assert found[3] == pytest.approx(expected, rel=0.02)  # the lower of the two in the middle, as there
 
-    def test_models_of_transformers(self, leaner, theirs, tmp_path):
+    def test_models_of_transformers(self, leaner, theirs):
         result = leaner("bert", "--data", "texts.parquet", "--rows", 2)
         assert result.exit_code == 0, result.output
         assert "bert on texts.parquet (train): 2 rows of " in result.stdout
@@ -271,7 +265,7 @@ class TestCommand:
             ("weightless --data texts.parquet", "weightless: "),
         ],
     )
-    def test_what_is_refused(self, leaner, theirs, tmp_path, words, message):
+    def test_what_is_refused(self, leaner, theirs, words, message):
         """In one line."""
         shutil.copytree("bert", "weightless", ignore=shutil.ignore_patterns("*.safetensors"))
         result = leaner(*words.split())

@@ -1,7 +1,6 @@
 """Tensor parallelism: two gloo processes, each this file as a program, say what the whole model says."""
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -9,19 +8,13 @@ import torch
 import torch.distributed as dist
 import transformers
 from safetensors.torch import load_file, save_file
+from test_processes import torchrun
 from test_remote_code import FAMILIES
 from torch.distributed.tensor import DTensor
 
 
-AUTO_NAMES = {
-    "vit": "AutoModelForImageClassification",
-    "bert": "AutoModelForMaskedLM",
-    "gpt": "AutoModelForCausalLM",
-}
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("family", AUTO_NAMES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_split_by_the_plan(family, tmp_path):
     tests = FAMILIES[family]()
     model = tests.build("base", **({} if family == "vit" else {"tie_word_embeddings": False}))
@@ -30,16 +23,8 @@ def test_split_by_the_plan(family, tmp_path):
     with torch.no_grad():
         tensors["expected"] = model(**tensors).logits
     save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, tmp_path / "inputs")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    process = subprocess.run(
-        [*command, __file__, str(tmp_path / "model"), str(tmp_path / "inputs"), AUTO_NAMES[family]],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        check=False,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr[-3000:]
-    assert process.stdout.count("difference") == 2
+    auto_name = f"AutoModelFor{next(iter(tests.heads))}"
+    assert torchrun(__file__, tmp_path / "model", tmp_path / "inputs", auto_name).count("difference") == 2
 
 
 def main():

@@ -303,20 +303,3 @@ class TestCommand:
         start = load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}})
         assert document["start"]["parameters"] == start.count_parameters().total
         assert {each["head_dim"] % 8 for each in document["candidates"]} == {0}
-
-
-PAGE = (Path(__file__).parent.parent / "docs" / "choosing-a-shape.md").read_text()
-
-
-@pytest.mark.parametrize("command", re.findall(r"^leaner plan (.*)$", PAGE, flags=re.MULTILINE))
-def test_page(leaner, tmp_path, monkeypatch, command):
-    """Every command of "How to choose a shape" runs."""
-    monkeypatch.chdir(tmp_path)
-    result = leaner(*shlex.split(command))
-    assert result.exit_code == 0, result.output
-
-
-def test_pages_python(capsys):
-    for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
-        exec(block, {})
-    assert len(capsys.readouterr().out.splitlines()) > 5

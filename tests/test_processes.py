@@ -14,7 +14,7 @@ import transformers
 from modeling_leaner.training import train
 from packaging.version import Version
 from safetensors.torch import load_file, save_file
-from training_data import documents, merged, read_lines, save_encoder, write_shape
+from training_data import merged, read_lines, save_encoder, write_rows, write_shape
 
 
 TESTS = Path(__file__).parent
@@ -37,10 +37,8 @@ def torchrun(*words):
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
     """A run of one process, and the words that make it but the batch size and the folder."""
-    folder, files = tmp_path_factory.mktemp("processes"), []
-    for split, count, seed in (("train", 40, 0), ("validation", 8, 1)):
-        documents(count, seed).to_parquet(folder / f"{split}.parquet")
-        files.append(f"{split}={folder / split}.parquet")
+    folder = tmp_path_factory.mktemp("processes")
+    files = write_rows(folder, "LTCB/enwik8", "validation", train=40, held_out=8)
     words = ["--shape", write_shape("bert", folder), "--data_files", *files, *SETTINGS]
     train.main([*words, "--per_device_train_batch_size", "16", "--output_dir", str(folder / "one")])
     return folder / "one", words

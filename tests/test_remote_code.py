@@ -1,9 +1,6 @@
 """Every head of every family, loaded by strangers: from a folder, in a process without the package."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ import test_vit
 import torch
 import transformers
 from safetensors.torch import save_file
-from stranger import logits
+from stranger import answers, logits
 
 import modeling_leaner
 
@@ -47,20 +44,11 @@ def questions_about(family, folder: Path) -> list[dict[str, str]]:
 def test_every_head_in_a_process_without_the_package(family, tmp_path):
     """Loaded with the same outputs, and saved with its code."""
     questions = questions_about(family, tmp_path)
-    process = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "stranger.py")],
-        input="".join(json.dumps(question) + "\n" for question in questions),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"},
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr[-4000:]
-    answers = [json.loads(line) for line in process.stdout.splitlines()]
-    assert len(answers) == len(questions)
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+    answered = answers(questions, tmp_path, environment)
+    assert len(answered) == len(questions)
     own = [f"configuration_lean_{family}.py", f"modeling_lean_{family}.py"]
-    for answer in answers:
+    for answer in answered:
         assert "error" not in answer and answer["difference"] < 1e-4, answer
         assert answer["module"].startswith("transformers_modules")
         assert answer["code"] == sorted([*ALWAYS, *MORE[family], *own])

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,13 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training.running.run_folder import (
-    COMPLETE,
-    damage,
-    declare_whole,
-    whole_checkpoints,
-)
-from training_data import documents, merged, read_lines, write_shape
+from modeling_leaner.training.running.run_folder import damage, declare_whole, whole_checkpoints
+from training_data import merged, read_lines, write_rows, write_shape
 
 
 SCRIPT = Path(__file__).parent / "killed.py"
@@ -33,10 +27,7 @@ SETTINGS = f"""--task masked-lm --tokenizer wordpiece --max_length 32 --whole_wo
 def arguments(tmp_path_factory):
     """The words of a run but its folder."""
     folder = tmp_path_factory.mktemp("resume")
-    files = []
-    for split, count, seed in (("train", 20, 0), ("validation", 6, 1)):
-        documents(count, seed).to_parquet(folder / f"{split}.parquet")
-        files.append(f"{split}={folder / split}.parquet")
+    files = write_rows(folder, "LTCB/enwik8", "validation", train=20, held_out=6)
     return ["--shape", write_shape("bert", folder), "--data_files", *files, *SETTINGS]
 
 
@@ -120,6 +111,7 @@ def test_killed_again_and_again(runs, arguments, uninterrupted, tmp_path):
     output = runs.finish(words)
     assert "continuing from" in output and f"checkpoint-{STEPS}" in output, step
     assert weights(folder) == weights(uninterrupted)
+    assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-12", f"checkpoint-{STEPS}"]
     results = [json.loads((each / "results.json").read_text()) for each in (folder, uninterrupted)]
     assert results[0]["metrics"] == results[1]["metrics"]
     losses = [[line["loss"] for line in read_lines(each) if "loss" in line] for each in (folder, uninterrupted)]
@@ -153,20 +145,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(runs, arguments, uninterrupted, tmp_
     assert whole_checkpoints(folder) and "Traceback" not in output
     runs.finish([*words, "--resume"])
     assert weights(folder) == weights(uninterrupted)
-
-
-def test_a_checkpoint_counts_only_when_whole(uninterrupted, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(uninterrupted, folder)
-    names = [path.name for path in whole_checkpoints(folder)]
-    assert names == ["checkpoint-12", f"checkpoint-{STEPS}"]
-    (folder / f"checkpoint-{STEPS}" / "optimizer.pt").write_bytes(b"short")
-    (folder / "checkpoint-16").mkdir()
-    assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-12"]
-    listed = json.loads((folder / "checkpoint-12" / COMPLETE).read_text())
-    assert {"model.safetensors", "optimizer.pt", "rng_state.pth", "ema.safetensors", "trainer_state.json"} <= set(
-        listed
-    )
 
 
 def test_files_of_a_folder_count(tmp_path):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from command import invoked
 from datasets import Dataset
 from encoders import save_sentence_encoder
 from huggingface_hub import ModelCard
@@ -31,10 +32,8 @@ from transformers import (
     ViTForImageClassification,
     ViTImageProcessorPil,
 )
-from typer.testing import CliRunner
 
 from modeling_leaner import LeanBERTModel
-from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.hub import load_processors
 from modeling_leaner.slimming.slim import Target
@@ -63,10 +62,6 @@ KINDS = {
 }
 
 
-def leaner(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def save_model(folder, kind):
     model_class, config = KINDS[kind]
     torch.manual_seed(0)
@@ -87,13 +82,13 @@ def rows(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_becomes_a_smaller_model_of_transformers(tmp_path, kind, rows, capfd):
+def test_every_kind_becomes_a_smaller_model_of_transformers(tmp_path, kind, rows):
     source = save_model(tmp_path / "source", kind)
     if kind == "image":
         rows = tmp_path / "images.parquet"
         pictures(60, 1).to_parquet(rows)
     column = ["--column", "image"] if kind == "image" else []
-    result = leaner("slim", source, tmp_path / "out", "--layers", 1, "--minutes", 0.02, "--data", rows, *column)
+    result = invoked("slim", source, tmp_path / "out", "--layers", 1, "--minutes", 0.02, "--data", rows, *column)
     assert result.exit_code == 0, result.output
     model_class = KINDS[kind][0]
     model, info = model_class.from_pretrained(tmp_path / "out", output_loading_info=True)
@@ -114,7 +109,7 @@ def test_training_brings_an_encoder_nearer_to_its_original(tmp_path):
     kept = {}
     for name, options in (("cut", ["--no-training"]), ("trained", ["--minutes", 0.3])):
         words = ["--layers", 2, "--data", rows, "--max-length", 32, "--lean", *options]
-        result = leaner("slim", CARDS / "minilm-3-layers", tmp_path / name, *words)
+        result = invoked("slim", CARDS / "minilm-3-layers", tmp_path / name, *words)
         assert result.exit_code == 0, result.output
         kept[name] = json.loads((tmp_path / name / "slim.json").read_text())["comparison"]["result"]
         LeanBERTModel.from_pretrained(tmp_path / name)
@@ -134,7 +129,7 @@ def test_it_trains_in_the_precision_of_the_plan(tmp_path, rows, monkeypatch, bf1
     monkeypatch.setattr(slim, "Distiller", Watched)
     monkeypatch.setattr(slim, "measured_plan", lambda *_: {"steps": 2, "bf16": bf16})
     source = save_sentence_encoder(tmp_path / "source")
-    result = leaner("slim", source, tmp_path / "out", "--layers", 2, "--data", rows)
+    result = invoked("slim", source, tmp_path / "out", "--layers", 2, "--data", rows)
     assert result.exit_code == 0, result.output
     assert used[:2] == [bf16, bf16]
     assert used[2:] and not any(used[2:])  # what is compared, and timed, is what is saved
@@ -187,7 +182,7 @@ def test_a_plain_encoder_is_its_lean_twin(tmp_path, rows):
     states = []
     for name, options, model_class in (("plain", [], BertModel), ("lean", ["--lean"], LeanBERTModel)):
         command = ["slim", source, tmp_path / name, "--layers", 2, "--data", rows, "--no-training", *options]
-        assert leaner(*command).exit_code == 0
+        assert invoked(*command).exit_code == 0
         tensors = load_file(tmp_path / name / "model.safetensors")
         assert {tensor.dtype for tensor in tensors.values()} == {torch.float16}
         assert (tmp_path / name / "model.safetensors").stat().st_mode & 0o077 == 0o044
@@ -201,7 +196,7 @@ def test_a_plain_encoder_is_its_lean_twin(tmp_path, rows):
 
 def test_below_the_gate_the_status_is_3(tmp_path, rows):
     source = save_sentence_encoder(tmp_path / "source")
-    result = leaner("slim", source, tmp_path / "out", "--layers", 1, "--no-training", "--keep", 1, "--data", rows)
+    result = invoked("slim", source, tmp_path / "out", "--layers", 1, "--no-training", "--keep", 1, "--data", rows)
     assert result.exit_code == 3 and "--keep" in result.output
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
@@ -219,7 +214,7 @@ def test_below_the_gate_the_status_is_3(tmp_path, rows):
 )
 def test_what_cannot_be_done_is_one_line(tmp_path, rows, options, expected):
     source = save_sentence_encoder(tmp_path / "source")
-    result = leaner("slim", source, tmp_path / "out", "--data", rows, *options)
+    result = invoked("slim", source, tmp_path / "out", "--data", rows, *options)
     assert result.exit_code == 1 and expected in result.output
     assert not (tmp_path / "out").exists()
 
@@ -229,7 +224,7 @@ def test_an_encoder_with_another_pooling_is_refused(tmp_path, rows):
     source = save_sentence_encoder(tmp_path / "source")
     pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     (source / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    result = leaner("slim", source, tmp_path / "out", "--layers", 1, "--data", rows)
+    result = invoked("slim", source, tmp_path / "out", "--layers", 1, "--data", rows)
     assert result.exit_code == 1 and "pooling_mode_cls_token" in result.output
     assert not (tmp_path / "out").exists()
 
@@ -251,7 +246,7 @@ def test_a_missed_speedup_is_said(tmp_path, rows, monkeypatch):
     """Layers are chosen by one measurement, and the result is timed by another."""
     monkeypatch.setattr(slim, "speeds_of", lambda models, batch: [1.0, 1.1] if len(models) == 2 else [1.0, 1.5, 2.0])
     source = save_sentence_encoder(tmp_path / "source")
-    result = leaner("slim", source, tmp_path / "out", "--speedup", 1.5, "--no-training", "--data", rows)
+    result = invoked("slim", source, tmp_path / "out", "--speedup", 1.5, "--no-training", "--data", rows)
     assert result.exit_code == 0 and "--speedup 1.5 is missed" in result.output, result.output
 
 
@@ -271,9 +266,9 @@ def test_an_interrupted_command_continues(tmp_path):
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 130, output
     assert not out.exists() and list((tmp_path / "out.unfinished").glob("checkpoint-*"))
-    different = leaner(*words[:4], 1, *words[5:])
+    different = invoked(*words[:4], 1, *words[5:])
     assert different.exit_code == 1 and "started with another --layers;" in different.output
     document = json.loads(plan.read_text())
-    result = leaner(*words)
+    result = invoked(*words)
     assert result.exit_code == 0, result.output
     assert document["steps"] > 1 and out.is_dir() and not plan.exists()

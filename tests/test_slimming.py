@@ -147,12 +147,6 @@ class TestExact:
         slim.train()(**inputs(slim))[0].float().square().sum().backward()
         assert (slim.base_model.layers[0].mlp.fc2.weight.grad[:, -3:].abs().amax(dim=0) > 0).all()
 
-    def test_permuted_heads(self, ungrouped):
-        slim = operations.keep_heads(ungrouped, [list(reversed(heads)) for heads in all_heads(ungrouped)])
-        weight = "layers.1.self_attn.q_proj.weight"
-        assert not torch.equal(slim.base_model.state_dict()[weight], ungrouped.base_model.state_dict()[weight])
-        same_output(slim, ungrouped)
-
 
 class TestCuts:
     def test_layers(self, model):
@@ -164,11 +158,11 @@ class TestCuts:
 
     @pytest.mark.parametrize("fold", [False, True], ids=["zero", "mean"])
     def test_heads_are_masked(self, ungrouped, fold):
-        """What is removed equals what is masked, where `o_proj` reads it: by zero or by its mean."""
+        """What is removed equals what is masked, where `o_proj` reads it: by zero or by its mean; in any order."""
         model = ungrouped
-        kept = [[0, 2], [1], [0, 1, 3]]
+        kept = [[2, 0], [1], [0, 3, 1]]
         if "gpt" in model.config.model_type:  # which has equally many in every layer
-            kept = [[0, 2], [1, 3], [2, 3]]
+            kept = [[2, 0], [1, 3], [3, 2]]
         size = model.config.head_dim
         means = [torch.randn(heads * size) for heads in model.config.heads_per_layer]
         slim = operations.keep_heads(model, kept, means if fold else None)

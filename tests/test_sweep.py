@@ -37,9 +37,8 @@ for word in words[1:]:
 shape, seed, rate, folder = (options[key][0] for key in ("shape", "seed", "learning_rate", "output_dir"))
 wanted, name = json.loads(os.environ["STUB"]), os.path.basename(folder)
 with open(os.environ["CALLS"], "a") as calls:
-    device = os.environ.get("CUDA_VISIBLE_DEVICES")
-    threads = os.environ.get("OMP_NUM_THREADS")
-    call = {"words": words, "name": name, "device": device, "threads": threads, "start": time.time()}
+    call = {"words": words, "options": options, "name": name, "start": time.time()}
+    call |= {"device": os.environ.get("CUDA_VISIBLE_DEVICES"), "threads": os.environ.get("OMP_NUM_THREADS")}
     calls.write(json.dumps(call) + chr(10))
 os.makedirs(folder, exist_ok=True)
 open(os.path.join(folder, "checkpoint"), "a").close()
@@ -137,18 +136,6 @@ def names(calls):
     return [call["name"] for call in calls]
 
 
-def options(call):
-    """`--key a b` or `--key=a` of one call as {key: [a, b]}."""
-    found: dict[str, list[str]] = {}
-    for word in call["words"][1:]:
-        if word.startswith("--"):
-            key, *value = word[2:].split("=", 1)
-            values = found[key] = value
-        else:
-            values.append(word)
-    return found
-
-
 # The phases
 
 
@@ -195,7 +182,7 @@ def test_the_grid_grows_at_its_edges_for_all_shapes(bench):
 def test_tuning_never_sees_what_is_reported(bench):
     bench.run()
     for call in bench.calls():
-        given, tunes = options(call), call["name"].startswith("tune-")
+        given, tunes = call["options"], call["name"].startswith("tune-")
         assert call["words"][0] == "digits"
         assert given.get("tuning_holdout") == (["50"] if tunes else None)
         assert given["seed"] in ([["0"]] if tunes else [["1"], ["2"]])

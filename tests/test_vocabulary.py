@@ -4,8 +4,9 @@ import json
 
 import pytest
 import torch
+from command import invoked
 from datasets import Dataset
-from encoders import TRAIN, run_leaner, save_sentence_encoder
+from encoders import TRAIN, save_sentence_encoder
 from modeling_leaner.training import train
 from training_data import documents
 from transformers import AutoModel, AutoTokenizer
@@ -19,7 +20,7 @@ def cut(tmp_path_factory):
     texts = [documents(1, row, words=4 + row % 7)["text"][0] for row in range(40)]
     Dataset.from_dict({"text": texts}).to_parquet(folder / "texts.parquet")
     size = len(AutoTokenizer.from_pretrained(parent)) - 10
-    result = run_leaner(
+    result = invoked(
         "slim", parent, folder / "cut", "--vocab-size", size, "--no-training", "--data", folder / "texts.parquet"
     )
     assert result.exit_code == 0, result.output
@@ -47,7 +48,7 @@ def test_texts_of_kept_tokens_give_the_same_vectors(cut):
 
 def test_it_learns_from_the_original_which_reads_its_own_tokens(cut, tmp_path):
     parent, smaller, texts, _ = cut
-    assert run_leaner("convert", smaller, tmp_path / "student").exit_code == 0
+    assert invoked("convert", smaller, tmp_path / "student").exit_code == 0
     files = f"train={parent.parent / 'texts.parquet'}"
     words = ["--shape", tmp_path / "student", "--teacher", parent, "--output_dir", tmp_path / "run"]
     train.main([*TRAIN, "--eval_split", "none", "--logging_steps", "1", *map(str, words), "--data_files", files])
@@ -61,7 +62,7 @@ def test_what_cannot_be_cut(cut, tmp_path):
     data = parent.parent / "texts.parquet"
     too_small, trained = ["--vocab-size", 3, "--no-training"], ["--vocab-size", 9]
     for options, expected in ((too_small, "vocab_size: expected"), (trained, "alone")):
-        result = run_leaner("slim", parent, tmp_path / "out", "--data", data, *options)
+        result = invoked("slim", parent, tmp_path / "out", "--data", data, *options)
         assert result.exit_code == 1
         assert expected in result.output
     assert not (tmp_path / "out").exists()
