@@ -7,6 +7,7 @@ import pytest
 import torch
 from command import leaner
 from modeling_leaner.training import benchmarking
+from transformers import ViTConfig
 
 from modeling_leaner.models import take_turns
 from modeling_leaner.shapes import load_shape
@@ -75,12 +76,17 @@ def test_the_file_says_where_it_was_measured(run, shape, tmp_path):
         leaner("bench", "--shapes", shape("bert"), *SHORT, "--csv", path)
 
 
-def test_models_beside_each_other(run, shape):
+def test_models_beside_each_other(run, shape, tmp_path):
     """Their times are over the first one's."""
     models = shape("gpt"), shape("gpt", "deep", num_hidden_layers=3), shape("bert")
     cells, _ = run(*models, *SHORT, "--length", 4, 8)
     assert [*cells["shape"]] == [*models] * 2 and set(cells["phase"]) == {"inference"}
     assert cells["relative_time"][0] == 1 and cells["note"].isna().all()
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    for layers in (1, 2):
+        ViTConfig(num_hidden_layers=layers, **sizes).save_pretrained(tmp_path / f"vit-{layers}")
+    cells, _ = run(tmp_path / "vit-1", tmp_path / "vit-2", *SHORT)
+    assert cells["note"].isna().all() and [*cells["length"]] == [5, 5]
 
 
 def test_one_that_cannot_run_stops_no_other(run, shape, monkeypatch):

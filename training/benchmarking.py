@@ -20,9 +20,10 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from modeling_leaner.conversion import RELATIVES, from_lean_config
+from modeling_leaner.conversion import RELATIVES, from_lean_config, to_lean_config
 from modeling_leaner.files import write_bytes
 from modeling_leaner.models import seconds_of, take_turns
+from modeling_leaner.names import MODEL_TYPES
 from modeling_leaner.planning.costs import MASKED_SHARE
 from modeling_leaner.shapes import load_config
 from modeling_leaner.terminal import quiet_libraries
@@ -132,13 +133,15 @@ def build(case: Case, device: torch.device) -> Step:
 
 
 def config_of(model: str) -> PreTrainedConfig:
-    """The configuration of a named shape, file, folder or Hub id, of this family or another text model."""
+    """The configuration of a named shape, file, folder or Hub id; a BERT, ViT or GPT-2 is timed as its Lean relative,
+    another text model as it is."""
     try:
         return load_config(model)
     except ValueError:
         if Path(model).is_dir() or "/" in model:
             with suppress(OSError):
-                return AutoConfig.from_pretrained(model, trust_remote_code=False)
+                config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+                return to_lean_config(config) if config.model_type in MODEL_TYPES else config
         raise
 
 

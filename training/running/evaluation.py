@@ -120,7 +120,7 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
         expected = "numbers" if config.num_labels == 1 else f"one of {config.num_labels} classes"
         raise ValueError(f"{source}: {task.label_column}: expected {expected}, which {model} was trained on")
     if task.classes is not None:
-        task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
+        task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {Path(model).name}")
     task.config = with_fields(config, arguments, {})  # the model's labels, not those of the rows
     return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows))
 
@@ -165,6 +165,6 @@ def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str,
     if names[0] == "0" and set(names) <= set(numbers):  # some of them may have no row
         return known | numbers
     if len(names) == len(known) and set(known) == {f"LABEL_{index}" for index in range(len(known))}:
-        print(f"{where}, whose classes have no names: takes {', '.join(names[:5])} in this order", file=sys.stderr)
+        print(f"{where} does not name its classes; they are taken for {', '.join(names[:5])}", file=sys.stderr)
         return {name: index for index, name in enumerate(names)}
     raise ValueError(f"{where} does not know the classes {', '.join(foreign[:5])}")
