@@ -246,7 +246,7 @@ def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
 def convert(model: PreTrainedModel) -> PreTrainedModel:
     """The exact relative of a model, with its weights: of ViT, BERT and GPT-2 ours, of ours theirs.
 
-    Raises ConversionError, naming the class or the option, where there is none.
+    Raises ConversionError, naming the class or the option, where there is none, and ValueError for another family.
     """
     relative = relative_of(model.config.model_type)
     becomes_lean = model.config.model_type == relative.model_type
@@ -352,8 +352,9 @@ def _load_strictly(source: str) -> PreTrainedModel:
             "NaN or infinite weights in": broken,
         }.items():
             if names:
-                first = ", ".join(sorted(names)[:MOST_NAMES])
-                raise ConversionError(f"{what} {first}{', …' * (len(names) > MOST_NAMES)}")
+                shown = sorted(names)[:MOST_NAMES]
+                more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+                raise ConversionError(f"{what} {', '.join(shown)}{more}")
     _untie_if_apart(model)
     return model
 

@@ -23,7 +23,7 @@ from .terminal import did_you_mean
 
 HUB_TIMEOUT = 5  # seconds for the Hub to answer; its clients alone wait half a minute
 FAMILY_NAMES = ("vit", "bert", "gpt")
-MODEL_TYPES = ("vit", "lean_vit", "bert", "lean_bert", "gpt2", "lean_gpt")  # which convert into each other
+MODEL_TYPES = ("vit", "lean_vit", "bert", "lean_bert", "gpt2", "lean_gpt")  # theirs and ours, in pairs that convert
 VARIANTS = (  # of a baseline, by the beginning of the name
     "lean-",  # fewer layers and more heads
     "fixed-head-",  # more heads than fit the width

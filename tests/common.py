@@ -389,7 +389,7 @@ class CheckpointTests:
         _, info = self.logits_class.from_pretrained(tmp_path, output_loading_info=True)
         assert info["missing_keys"] == {"model.layers.1.mlp.fc1.bias"}
 
-    def test_a_head_of_another_width(self, head: str, tmp_path: Path):
+    def test_a_head_of_another_width_may_be_left_out(self, head: str, tmp_path: Path):
         folder = self.saved(tmp_path, self.heads[head])
         for loaded_class in (self.base_class, *self.heads.values()):
             loaded_class.from_pretrained(folder, ignore_mismatched_sizes=True)

@@ -77,7 +77,7 @@ def make(family: str) -> None:
             if family == "gpt":
                 expected["generated"] = model.generate(inputs["input_ids"][:, :8], max_new_tokens=16, do_sample=False)
         save_file({name: tensor.contiguous() for name, tensor in expected.items()}, folder / "expected.safetensors")
-        if family != "gpt":  # which is known by what it generates
+        if family != "gpt":  # gpt is known by what it generates
             said = {key: results[key] for key in ("main_metric", "metrics", "chance", "rows")}
             (folder / "results.json").write_text(json.dumps(said, indent=1) + "\n")
 

@@ -9,7 +9,7 @@ from modeling_leaner.training.experiments.runs import check_settings, run_argume
 from modeling_leaner.training.experiments.sweep import write_guesses
 from modeling_leaner.training.reading import RECIPES
 
-from modeling_leaner.shapes import load_shape
+from modeling_leaner.shapes import load_config, load_shape
 
 
 CONTROLS = ("mlp-mini", "narrow-mini")
@@ -69,6 +69,14 @@ def test_a_grid_of_cuts_is_fair(path, monkeypatch):
     if path.stem != "minilm-again":  # which is as published
         assert (arguments.bf16, arguments.attn_implementation) == (False, "sdpa")  # as every grid, on any processor
     assert grid.output_dir == f"model_cards/grids/{path.stem}"
+
+
+def test_the_wider_mlp_has_the_parameters_of_the_heads():
+    """Within one neuron in each layer."""
+    folder = RECIPES.parents[1] / "model_cards" / "grids" / "minilm" / "cells"
+    heads, wide = (load_config(str(folder / name)) for name in ("3x24", "3x12-wide"))
+    off = wide.count_parameters().total - heads.count_parameters().total
+    assert abs(off) < 3 * (2 * wide.hidden_size + 1)
 
 
 def test_guesses_need_no_teacher(tmp_path, capsys):

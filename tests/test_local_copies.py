@@ -51,7 +51,7 @@ def test_evaluate_can_hold_them_out(published, capsys):
     assert f"{found:.4f}" in capsys.readouterr().out
 
 
-def test_a_copy_of_other_rows_is_refused_before_anything_anything_is_written(published):
+def test_a_copy_of_other_rows_is_refused_before_anything_is_written(published):
     shutil.copytree(published, "before")
     message = r"^leaner publish: .*data_sha256: .* rows of other with [0-9a-f]{64} differ"
     with pytest.raises(SystemExit, match=message):

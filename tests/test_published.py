@@ -9,7 +9,7 @@ import pytest
 from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
 from modeling_leaner.training.experiments.grid_results import load_folder, load_results
 from modeling_leaner.training.publishing import publish, verify
-from modeling_leaner.training.publishing.folders import is_encoder, published_folders, results_in
+from modeling_leaner.training.publishing.folders import check_folder, is_encoder, published_folders, results_in
 from modeling_leaner.training.settings import parse
 from test_referee import same
 from training_data import LOCAL_DATA
@@ -37,6 +37,7 @@ CHECKED = [pytest.param(folder, marks=pytest.mark.full if folder == TWIN else ()
 @pytest.mark.parametrize("folder", CHECKED, ids=lambda folder: folder.name)
 def test_a_folder_says_what_its_weights_give(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
+    check_folder(folder)
     given = {name: [str(LOCAL_DATA / copy)] for name, copy in COPIES.items() if (LOCAL_DATA / copy).is_dir()}
     needed, has_rows = "STS-B", "stsb" in given
     if not is_encoder(folder):

@@ -272,3 +272,13 @@ def test_an_interrupted_command_continues(tmp_path):
     result = invoked(*words)
     assert result.exit_code == 0, result.output
     assert document["steps"] > 1 and out.is_dir() and not plan.exists()
+
+
+def test_an_interruption_before_the_training(tmp_path, monkeypatch, rows):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(slim, "choose", interrupted)
+    source = save_sentence_encoder(tmp_path / "source")
+    result = invoked("slim", source, tmp_path / "out", "--layers", 2, "--data", rows)
+    assert result.exit_code == 130 and result.stderr.endswith("interrupted; the same command starts again\n")

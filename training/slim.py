@@ -21,7 +21,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from datasets import Dataset, Image
+from datasets import Dataset, Image, concatenate_datasets
 from jinja2 import Template
 from rich.table import Table
 from scipy import stats
@@ -58,7 +58,6 @@ from modeling_leaner.hub import (
 )
 from modeling_leaner.layers_leaner import LeanPreTrainedModel
 from modeling_leaner.models import seconds_of, take_turns, with_channels
-from modeling_leaner.process import INTERRUPTED
 from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
 from modeling_leaner.slimming.slim import Cut, Slimmed, Target, check_target, slim
@@ -72,6 +71,7 @@ from .data.sources import (
     is_dataset,
     load_split,
     require_columns,
+    sentences,
     with_encoded_images,
 )
 from .records import RESULTS
@@ -155,7 +155,7 @@ def before_tokens(batch: Batch) -> torch.Tensor:
     return following & tokens(batch)
 
 
-ENCODER = Kind("sentence encoder", "agreement of similarities (Spearman)")
+ENCODER = Kind("sentence encoder", "agreement with the original's similarities (Spearman)")
 MASKED = Kind("masked language model", "accuracy of masked tokens", lambda batch: batch["labels"] != -100, True)
 CAUSAL = Kind("causal language model", "accuracy of next tokens", before_tokens, True)
 KINDS = {
@@ -236,11 +236,7 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     rows, column = rows_with_content(settings.data, settings.column, model)
     if kind is ENCODER or not kind.is_language_model and all(file.endswith(".txt") for file in settings.data):
         # Line by line: an encoder would read only the beginning of an article.
-        rows = rows.map(
-            lambda batch: {column: [line for text in batch[column] for line in text.splitlines() if line.strip()]},
-            batched=True,
-            remove_columns=rows.column_names,
-        )
+        rows = in_parts(rows, column, lambda text: [line for line in text.splitlines() if line.strip()])
 
     label = settings.label_column
     if label is not None:
@@ -254,6 +250,9 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
 
     rows = rows.shuffle(seed=settings.seed)
     held_out = min(HELD_OUT_ROWS, len(rows) // 5)
+    if kind is ENCODER:  # sentences of lines are rows, too
+        train = in_parts(rows.select(range(held_out, len(rows))), column, with_sentences)
+        rows = concatenate_datasets([rows.select(range(held_out)), train.shuffle(seed=settings.seed)])
     values = rows.select(range(held_out, len(rows)))[column]
     contents = [decoded_image(value, f"--data: {column}") for value in values[:CALIBRATION_ROWS]]
     if model.main_input_name == "pixel_values":
@@ -281,6 +280,20 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
 
     train, compared = prepared.select(range(held_out, len(prepared))), prepared.select(range(held_out))
     return Rows(train, compared, collate, label is not None or kind.is_language_model, contents, lengths)
+
+
+def with_sentences(line: str) -> list[str]:
+    """A line, and the sentences in it."""
+    return list(dict.fromkeys([line, *sentences(line)]))
+
+
+def in_parts(rows: Dataset, column: str, parts: Callable[[str], Iterable[str]]) -> Dataset:
+    """Rows of the parts of each text, without the other columns."""
+    return rows.map(
+        lambda batch: {column: [part for text in batch[column] for part in parts(text)]},
+        batched=True,
+        remove_columns=rows.column_names,
+    )
 
 
 def class_of(label: object, model: LeanPreTrainedModel) -> int:
@@ -401,8 +414,11 @@ class Distiller(Trainer):
         return (loss, outputs) if return_outputs else loss
 
 
-def train(pair: Pair, settings: Settings) -> bool:
-    """Trains the student in place, for as many steps as were planned for `minutes`; False if it was interrupted."""
+def train(pair: Pair, settings: Settings) -> None:
+    """Trains the student in place, for as many steps as were planned for `minutes`.
+
+    Raises KeyboardInterrupt if it was interrupted; what it had learned is saved.
+    """
     folder = settings.unfinished
     options = {
         "output_dir": str(folder),
@@ -430,7 +446,8 @@ def train(pair: Pair, settings: Settings) -> bool:
     pair.student.train()
     trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")) or None)
     trainer.accelerator.unwrap_model(pair.student, keep_fp32_wrapper=False).eval()  # without its autocast to bfloat16
-    return not (interruption.pressed and trainer.state.global_step < plan["steps"])
+    if interruption.pressed and trainer.state.global_step < plan["steps"]:
+        raise KeyboardInterrupt
 
 
 def measured_plan(pair: Pair, minutes: float, arguments: TrainingArguments) -> dict:
@@ -542,7 +559,7 @@ def scores(kind: Kind, scored: np.ndarray) -> tuple[float, float]:
 
 
 def run(settings: Settings) -> int:
-    """Makes the faster model, whole or not at all; the exit status: 0, `BELOW_KEEP`, or `INTERRUPTED`."""
+    """Makes the faster model, whole or not at all; the exit status: 0 or `BELOW_KEEP`."""
     if settings.vocab_size is not None:
         return cut_vocabulary(settings)
     if settings.speedup is None and settings.target == Target():
@@ -565,15 +582,17 @@ def run(settings: Settings) -> int:
     if not processors:
         raise ValueError(f"{settings.source}: no tokenizer or image processor")
     rows = read_rows(settings, original, processors[0], kind)
+    print("choosing what to remove", file=sys.stderr)
     slimmed = choose(settings, original, processors[0], rows.contents)
     student = slimmed.model
     for cut in slimmed.cuts:
         print(f"{cut.part}: {cut.before} → {cut.after}", file=sys.stderr)
     kept = next((cut.after for cut in slimmed.cuts if cut.part == "layers"), range(student.config.num_hidden_layers))
     pair = Pair(student, original, kind, rows, list(kept))
-    if not settings.no_training and not train(pair, settings):
-        print(f"interrupted; the same command continues from {settings.unfinished}", file=sys.stderr)
-        return INTERRUPTED
+    if not settings.no_training:
+        print(f"training, {settings.minutes:g} minutes at most", file=sys.stderr)
+        train(pair, settings)
+    print(f"comparing on {len(rows.held_out):,} rows", file=sys.stderr)
     comparison = compare(pair, settings.seed)
     write(settings, student.to(dtype), slimmed, comparison, processors, others)
     shutil.rmtree(settings.unfinished, ignore_errors=True)
@@ -662,5 +681,10 @@ def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Compari
     if settings.speedup is not None and not REACHED[0] <= comparison.speedup / settings.speedup <= REACHED[1]:
         print(f"--speedup {settings.speedup:g} is missed: try again while the machine is quiet, or ask for another")
     out = settings.output
-    score = f"leaner evaluate {settings.source} {out} --task embedding, then " if kind is ENCODER else ""
+    score = ""
+    if kind is ENCODER:
+        print("Test scores usually fall less than this agreement.")
+        score = f"leaner evaluate {settings.source} {out} --task embedding --data stsb, then "
+    elif kind.takes_labels or kind.is_language_model:
+        score = f"leaner evaluate {out} --data validation=FILE, then "
     print(f"{out}: {kind.name}. Next: {score}leaner export onnx {out} {out}-onnx")

@@ -14,6 +14,7 @@ import typer
 from typer import Argument, Option
 
 from .. import __version__
+from ..process import INTERRUPTED
 from ..terminal import plain_console
 from .command import (
     RESEARCH,
@@ -28,6 +29,7 @@ from .command import (
     layer_numbers,
     named,
     new_path,
+    print_error,
     slow_imports,
 )
 from .training import commands
@@ -136,7 +138,7 @@ def slim(
         float | None, Option(min=1.05, help="Speed on this machine over the original's, such as 2.")
     ] = None,
     keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 if it keeps less, say 0.99.")] = None,
-    minutes: Annotated[float, Option(min=0.01, help="Longest training in minutes.")] = 60,
+    minutes: Annotated[float, Option(min=0.01, help="Longest training in minutes; the rest takes some more.")] = 60,
     column: Annotated[
         str | None, Option(help="Column to read.", show_default="text, sentence, or the only one")
     ] = None,
@@ -163,7 +165,14 @@ def slim(
     """
     with slow_imports():
         from ..training.slim import Settings, run
-    raise typer.Exit(run(Settings(**context.params)))
+    settings = Settings(**context.params)
+    try:
+        status = run(settings)
+    except KeyboardInterrupt:
+        goes_on = f"continues from {settings.unfinished}" if settings.unfinished.exists() else "starts again"
+        print_error("slim", f"interrupted; the same command {goes_on}")
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(status)
 
 
 @app.command(cls=Command)
@@ -181,8 +190,8 @@ def export(
         from ..exporting import export as export_model
         from ..planning.costs import human_bytes
     for each in export_model(source, output, int8):
-        differs = f"difference {each['difference']:.1e}, cosine {each['cosine']:.6f}"
-        typer.echo(f"{output / each['file']}: {human_bytes(each['bytes'])}, {differs}")
+        differs = "" if "quantized" in each["file"] else f"difference {each['difference']:.1e}, "
+        typer.echo(f"{output / each['file']}: {human_bytes(each['bytes'])}, {differs}cosine {each['cosine']:.6f}")
     typer.echo(f'Next, in Python: onnxruntime.InferenceSession("{output / "onnx/model.onnx"}")')
 
 

@@ -16,7 +16,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 
-from ..files import naming, read_json
+from ..files import naming, read_object
 from ..names import require_model_type, require_source, shape_names
 from ..process import INTERRUPTED, leave_at_once, leave_in_order
 from ..terminal import plain_console, quiet_libraries, visible
@@ -179,7 +179,7 @@ def convertible(model: str) -> str:
     config = Path(model, "config.json")
     if config.is_file():
         with naming(model):
-            require_model_type(read_json(config).get("model_type"))
+            require_model_type(read_object(config).get("model_type"))
     return model
 
 

@@ -109,7 +109,8 @@ def evaluate(
 
     Example: leaner evaluate runs/digits --data validation=my-digits.parquet
 
-    One model: its own recipe.yaml holds task and data; further keys are those of leaner train.
+    One model: task and data are those of its recipe.yaml; without one, give --data or --dataset. Further keys are
+    those of leaner train.
 
     Encoders: leaner evaluate ENCODER [ENCODER ...] --task embedding [--data NAME[=PATH] ...] with the names sts12 to
     sts16, sick_r, stsb, stsb_test, qnli, sst2, sentences. The others are compared with the first encoder.

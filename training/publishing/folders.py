@@ -74,7 +74,7 @@ def check_folder(folder: Path, files: Iterable[str] | None = None) -> None:
         raise ValueError(f"{folder}: no weights ({WEIGHTS})")
     check_code(folder, files)
     for path in weights:
-        with naming(path, (SafetensorError,)):
+        with naming(f"{path}: damaged or not safetensors", (SafetensorError,)):
             safe_open(path, framework="pt")
     if not is_plain(folder):
         check_weights(folder)

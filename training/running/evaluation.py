@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import convert_checkpoint
-from modeling_leaner.files import naming, read_json
+from modeling_leaner.files import naming, read_json, read_object
 from modeling_leaner.hub import local_folder, refuse_pickles
 from modeling_leaner.layers_leaner import find_weights
 from modeling_leaner.shapes import load_config
@@ -96,9 +96,9 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
 def as_lean(model: str, scratch: str) -> str:
     """A model of this family as it is; of a BERT, ViT or GPT-2 an exact copy in this family's class."""
     config = local_folder(model) / "config.json"
-    if not config.is_file() or str(read_json(config).get("model_type")).startswith("lean_"):
+    if not config.is_file() or str(read_object(config).get("model_type")).startswith("lean_"):
         return model
-    copy = Path(scratch, Path(model).name)
+    copy = Path(scratch, Path(model).resolve().name)
     convert_checkpoint(model, copy)
     return str(copy)
 
@@ -116,11 +116,12 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
     task = task_of(arguments, config)(arguments, config, processing)
     with naming(source):
         fields = task.configure(rows)
+    name = Path(model).resolve().name  # which may be a temporary copy
     if isinstance(task, Classification) and task.regression != (config.num_labels == 1):
         expected = "numbers" if config.num_labels == 1 else f"one of {config.num_labels} classes"
-        raise ValueError(f"{source}: {task.label_column}: expected {expected}, which {model} was trained on")
+        raise ValueError(f"{source}: {task.label_column}: expected {expected}, which {name} was trained on")
     if task.classes is not None:
-        task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {Path(model).name}")
+        task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {name}")
     task.config = with_fields(config, arguments, {})  # the model's labels, not those of the rows
     return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows))
 

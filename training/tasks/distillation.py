@@ -439,7 +439,7 @@ def teacher_columns(
     at_once = max(1, min(ROWS_AT_ONCE, LOGITS_AT_ONCE // row_logits))
     has_states = any(isinstance(target, States) for target in targets)
     columns: list[dict[str, Any]] = [{ROW: index} for index in indices]
-    by_length = sorted(range(len(lengths)), key=lambda place: lengths[place])
+    by_length = sorted(range(len(lengths)), key=lambda place: lengths[place])  # so that little of a batch is padding
     for start in range(0, len(by_length), at_once):
         places = by_length[start : start + at_once]
         collated = task.collate([rows[place] for place in places])
