@@ -21,7 +21,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from datasets import Dataset, Image, concatenate_datasets
+from datasets import Dataset, Image
 from jinja2 import Template
 from rich.table import Table
 from scipy import stats
@@ -71,7 +71,6 @@ from .data.sources import (
     is_dataset,
     load_split,
     require_columns,
-    sentences,
     with_encoded_images,
 )
 from .records import RESULTS
@@ -236,7 +235,11 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     rows, column = rows_with_content(settings.data, settings.column, model)
     if kind is ENCODER or not kind.is_language_model and all(file.endswith(".txt") for file in settings.data):
         # Line by line: an encoder would read only the beginning of an article.
-        rows = in_parts(rows, column, lambda text: [line for line in text.splitlines() if line.strip()])
+        rows = rows.map(
+            lambda batch: {column: [line for text in batch[column] for line in text.splitlines() if line.strip()]},
+            batched=True,
+            remove_columns=rows.column_names,
+        )
 
     label = settings.label_column
     if label is not None:
@@ -250,9 +253,6 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
 
     rows = rows.shuffle(seed=settings.seed)
     held_out = min(HELD_OUT_ROWS, len(rows) // 5)
-    if kind is ENCODER:  # sentences of lines are rows, too
-        train = in_parts(rows.select(range(held_out, len(rows))), column, with_sentences)
-        rows = concatenate_datasets([rows.select(range(held_out)), train.shuffle(seed=settings.seed)])
     values = rows.select(range(held_out, len(rows)))[column]
     contents = [decoded_image(value, f"--data: {column}") for value in values[:CALIBRATION_ROWS]]
     if model.main_input_name == "pixel_values":
@@ -280,20 +280,6 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
 
     train, compared = prepared.select(range(held_out, len(prepared))), prepared.select(range(held_out))
     return Rows(train, compared, collate, label is not None or kind.is_language_model, contents, lengths)
-
-
-def with_sentences(line: str) -> list[str]:
-    """A line, and the sentences in it."""
-    return list(dict.fromkeys([line, *sentences(line)]))
-
-
-def in_parts(rows: Dataset, column: str, parts: Callable[[str], Iterable[str]]) -> Dataset:
-    """Rows of the parts of each text, without the other columns."""
-    return rows.map(
-        lambda batch: {column: [part for text in batch[column] for part in parts(text)]},
-        batched=True,
-        remove_columns=rows.column_names,
-    )
 
 
 def class_of(label: object, model: LeanPreTrainedModel) -> int:
