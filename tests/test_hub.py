@@ -208,9 +208,12 @@ def test_a_folder_of_transformers_is_pushed_without_code(here, plain):
     assert sent["model.safetensors"] == (plain / "model.safetensors").read_bytes()
 
 
-def test_a_folder_of_transformers_with_code_is_not_pushed(here, plain):
+def test_a_folder_of_transformers_with_code_or_damaged_weights_is_not_pushed(here, plain):
     (plain / "modeling_lean_x.py").write_text("")
     refused("modeling_lean_x.py: not a file of a published folder", "push", plain, "someone/plain")
+    (plain / "modeling_lean_x.py").unlink()
+    (plain / "model.safetensors").write_bytes(b"no tensors")
+    refused("model.safetensors: damaged or not safetensors", "push", plain, "someone/plain")
     assert here.requests == []
 
 
