@@ -1,5 +1,7 @@
 """Named shapes, config files, folders and Hub ids, read as configurations. No model is built."""
 
+from pathlib import Path
+
 from transformers import AutoConfig
 
 from .configuration_lean_bert import LeanBERTConfig
@@ -7,7 +9,7 @@ from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 from .family import FAMILIES
-from .files import read_json
+from .files import read_json, read_object
 from .names import require_source, shape_names, shape_path
 
 
@@ -35,6 +37,12 @@ def family_of(config: LeanConfig) -> str:
 def modality_of(config: LeanConfig) -> str:
     """What the configuration's family reads: `family.IMAGES` or `family.TEXT`."""
     return FAMILIES[family_of(config)].modality
+
+
+def is_plain(folder: Path) -> bool:
+    """Whether a folder's config.json is no model of this family but one of transformers, which needs no code."""
+    model_type = read_object(folder / "config.json").get("model_type")
+    return model_type not in [config_class.model_type for config_class in CONFIG_CLASSES.values()]
 
 
 def load_config(source: str) -> LeanConfig:

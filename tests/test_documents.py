@@ -1,11 +1,12 @@
 """Texts and JSON documents: whatever a file holds, it is read or refused in one line that names it."""
 
 import pytest
-from modeling_leaner.training.publishing.folders import check_code, is_plain
+from modeling_leaner.training.publishing.folders import check_code
 from modeling_leaner.training.tasks.distillation import mapped_layers
 
 from modeling_leaner import hub
 from modeling_leaner.layers_leaner import INDEX, find_weights
+from modeling_leaner.shapes import is_plain
 
 
 NO_JSON = (b"[" * 200_000, b'{"a": ' * 200_000, b"\xff\xfe\x00", b"{", b"", b"9" * 6000, b'"xxx', b"\0")

@@ -14,7 +14,6 @@ import typer
 from typer import Argument, Option
 
 from .. import __version__
-from ..process import INTERRUPTED
 from ..terminal import plain_console
 from .command import (
     RESEARCH,
@@ -29,7 +28,6 @@ from .command import (
     layer_numbers,
     named,
     new_path,
-    print_error,
     slow_imports,
 )
 from .training import commands
@@ -167,12 +165,10 @@ def slim(
         from ..training.slim import Settings, run
     settings = Settings(**context.params)
     try:
-        status = run(settings)
+        raise typer.Exit(run(settings))
     except KeyboardInterrupt:
         goes_on = f"continues from {settings.unfinished}" if settings.unfinished.exists() else "starts again"
-        print_error("slim", f"interrupted; the same command {goes_on}")
-        raise typer.Exit(INTERRUPTED) from None
-    raise typer.Exit(status)
+        raise KeyboardInterrupt(f"interrupted; the same command {goes_on}") from None
 
 
 @app.command(cls=Command)

@@ -110,6 +110,7 @@ def describe(error: ValueError | OSError) -> str:
 class CommandGroup(TyperGroup):
     """The commands of `leaner`. A command raises ValueError or OSError for what a user can put right.
 
+    A KeyboardInterrupt may say how to go on.
     The exit status is 1 for these, 2 for unknown commands and options and for values of a wrong type, 130 for Ctrl-C.
     """
 
@@ -120,11 +121,11 @@ class CommandGroup(TyperGroup):
         except BrokenPipeError:  # nobody reads any more: typer ends quietly
             raise
         except (TyperException, ValueError, OSError, KeyboardInterrupt) as error:
-            status, message = 1, "interrupted"
+            status = 1
             if isinstance(error, TyperException):
                 status, message = error.exit_code, error.format_message().replace("Value error, ", "")
             elif isinstance(error, KeyboardInterrupt):
-                status = INTERRUPTED
+                status, message = INTERRUPTED, str(error) or "interrupted"
             else:
                 message = describe(error)
             if message:  # none where typer has printed the help

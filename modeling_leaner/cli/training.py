@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from ..process import INTERRUPTED
 from ..terminal import plain_console
 from ..training.reading import read_recipe, recipe_names
 from .command import (
@@ -26,7 +25,6 @@ from .command import (
     License,
     named,
     new_path,
-    print_error,
     slow_imports,
     trained,
 )
@@ -176,12 +174,7 @@ def sweep(
     publishes = load_grid(grid).publish
     with slow_imports():
         from ..training.experiments.sweep import sweep as run_grid
-    try:
-        finished = run_grid(grid, jobs, data_files or [], output_dir, summary, engine)
-    except KeyboardInterrupt:
-        print_error("sweep", "interrupted; the same command continues where the runs stopped")
-        raise typer.Exit(INTERRUPTED) from None
-    if not finished:
+    if not run_grid(grid, jobs, data_files or [], output_dir, summary, engine):
         raise typer.Exit(1)
     if publishes:
         typer.echo(f"Next: leaner publish {grid}", err=True)

@@ -151,7 +151,7 @@ class Sweep:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         if self.interrupts:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("interrupted; the same command continues where the runs stopped")
 
     def _start_due(self, engine: Any) -> None:
         """Starts runs while there is room for one, unless interrupted; what cannot be started has failed."""

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from modeling_leaner.family import FAMILIES
 from modeling_leaner.files import read_json, write_bytes, write_json
-from modeling_leaner.shapes import heads_of
+from modeling_leaner.shapes import heads_of, is_plain
 
 from ..experiments import embedding_benchmark
 from ..experiments.grid_results import gain
@@ -30,7 +30,7 @@ from ..running.card import (
 )
 from ..running.trainer import METRICS_FILE
 from ..tasks import TASKS
-from .folders import README, check_folder, is_encoder, is_plain, renew_code, results_in
+from .folders import README, check_folder, is_encoder, renew_code, results_in
 
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -19,7 +19,7 @@ import modeling_leaner
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import naming, read_json, read_object, sha256, write_bytes
 from modeling_leaner.layers_leaner import WEIGHTS, find_weights
-from modeling_leaner.shapes import CONFIG_CLASSES
+from modeling_leaner.shapes import CONFIG_CLASSES, is_plain
 
 from ..records import PUBLISHED, RESULTS, PublishedResults, RunResults, checked
 from ..running.card import auto_class
@@ -104,11 +104,6 @@ def code_files(config_class: type[LeanConfig]) -> dict[str, Path]:
     """The package's files that a model of this family needs, by name: its modeling file and all that it imports."""
     modeling = PACKAGE / f"modeling_{config_class.model_type}.py"
     return {path.name: path for path in [modeling, *map(Path, get_relative_import_files(modeling))]}
-
-
-def is_plain(folder: Path) -> bool:
-    """Whether a folder holds no model of this family but one of transformers, which needs no code."""
-    return read_object(folder / "config.json").get("model_type") not in FAMILIES
 
 
 def check_links(folder: Path) -> None:

@@ -10,10 +10,10 @@ from safetensors import SafetensorError
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import convert_checkpoint
-from modeling_leaner.files import naming, read_json, read_object
+from modeling_leaner.files import naming, read_json
 from modeling_leaner.hub import local_folder, refuse_pickles
 from modeling_leaner.layers_leaner import find_weights
-from modeling_leaner.shapes import load_config
+from modeling_leaner.shapes import is_plain, load_config
 from modeling_leaner.terminal import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
@@ -95,8 +95,8 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
 
 def as_lean(model: str, scratch: str) -> str:
     """A model of this family as it is; of a BERT, ViT or GPT-2 an exact copy in this family's class."""
-    config = local_folder(model) / "config.json"
-    if not config.is_file() or str(read_object(config).get("model_type")).startswith("lean_"):
+    folder = local_folder(model)
+    if not (folder / "config.json").is_file() or not is_plain(folder):
         return model
     copy = Path(scratch, Path(model).resolve().name)
     convert_checkpoint(model, copy)
