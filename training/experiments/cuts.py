@@ -5,7 +5,6 @@ config.json and slim.json of a cut, so that the grid can be read without weights
 to come out as it was.
 """
 
-import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -53,13 +52,12 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
 def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
     """The model to cut and its rows, as a run of the grid would prepare them.
 
-    A teacher is only used if it makes the labels; the run is of so few steps that it reads few rows.
+    A teacher is only used if it makes the labels.
     """
     overrides = dict(grid.overrides or {})
     if local:
         overrides.pop("data_files", None)  # replaced by this machine's copy
     arguments = parse(grid.recipe, ["--shape", grid.cut_from, *words_of(overrides), *local])
-    arguments.max_steps = math.ceil(ROWS / arguments.train_batch_size)
     arguments.distill_hidden = 0.0  # whose layers are named for the cuts, not for the model that is cut
     if arguments.task != Embedding.name:
         arguments.teacher = None

@@ -92,8 +92,7 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
             "sha256": content_sha256(rows, task.columns) if task.modality is TEXT else None,
             "local": bool(arguments.data_files),
         }
-        taught, train = with_teacher(task, train)
-        return PreparedRun(arguments, taught, train, training_data, prepare_held_out(task, held_out))
+        return PreparedRun(arguments, with_teacher(task), train, training_data, prepare_held_out(task, held_out))
 
 
 def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:

@@ -28,7 +28,6 @@ Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 PREPARED = {"labels", "input_ids", "length", "pixels", "token_type_ids"}  # columns of prepared rows
 OF_FILE = " of the file"
-ROWS_AT_ONCE = 64  # that a model reads together where it does not learn from them
 EVALUATION_STREAM = 0
 TRAINING_STREAM = 1
 
