@@ -1,6 +1,6 @@
-"""The `leaner` script, also `python -m modeling_leaner`: the commands of cli/app.py and cli/training.py.
+"""The `leaner` script, also `python -m modeling_leaner`.
 
-Ends quietly, with status 130, by Ctrl-C or SIGTERM.
+Its commands are in cli/app.py and, from train to push, in cli/training.py. Ends quietly, with status 130, by Ctrl-C or SIGTERM.
 """
 
 from .process import INTERRUPTED, end_as_interrupted, keep_freed_memory, leave_at_once

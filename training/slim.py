@@ -75,7 +75,7 @@ from .data.sources import (
 )
 from .records import RESULTS
 from .running.trainer import Interruption
-from .tasks.distillation import cosine_distance, divergence
+from .tasks.distillation import cosine_distance, divergence, states_distance
 
 
 CALIBRATION_ROWS = 256
@@ -391,10 +391,8 @@ class Distiller(Trainer):
         own, wanted = kind.rows(outputs, inputs), kind.rows(original, inputs)
         loss = cosine_distance(own, wanted).mean() if kind is ENCODER else divergence(wanted, own, TEMPERATURE)
 
-        states, targets = outputs["hidden_states"][1:], original["hidden_states"][1:]  # without the embeddings
-        distances = [cosine_distance(each, targets[kept]) for each, kept in zip(states, self.pair.kept)]
-        distances = torch.stack(distances).mean(dim=0)  # (B, T)
-        loss = loss + (distances[tokens(given)] if "attention_mask" in given else distances).mean()
+        states = original["hidden_states"], outputs["hidden_states"]
+        loss = loss + states_distance(*states, self.pair.kept, given.get("attention_mask"))
         if kind.takes_labels and "labels" in inputs:
             loss = loss + F.cross_entropy(outputs["logits"].float(), inputs["labels"])
         return (loss, outputs) if return_outputs else loss

@@ -1,7 +1,8 @@
 """`leaner train RECIPE --shape NAME`: one run of one recipe, from data to a folder that loads on the Hub.
 
-settings.py reads the recipe; running/ locks the folder (run_folder), prepares rows, task and model (loading), trains
-(trainer), and decides what results.json (results) and README.md (card) say; `finish` writes them.
+reading.py reads the recipe, settings.py merges it with the command line; running/ locks the folder (run_folder),
+prepares rows, task and model (loading), trains (trainer), and decides what results.json (results) and README.md (card)
+say; `finish` writes them.
 
 In a clone also `python -m training.train` and `torchrun -m training.train`; installed,
 `torchrun -m modeling_leaner.training.train`.

@@ -60,7 +60,8 @@ class PreparedRun:
 def prepare(arguments: RecipeArguments) -> PreparedRun:
     """The run that the settings describe: its data loaded, its task configured by them, its rows prepared.
 
-    A named shape is a file of configuration/ (`shapes.load_config`); rows come from `data/sources.py`.
+    A named shape is a file of configuration/ (`shapes.load_config`); rows come from `data/sources.py`, those of
+    built-in sets from `data/builtin.py`.
 
     Raises:
         ValueError: shape, task, data or tokenizer do not fit; names the key, or file, column and row.

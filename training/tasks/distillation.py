@@ -7,7 +7,7 @@ teacher's distribution to the student's, both at a temperature, times the square
 Shapes: B rows, T tokens, C classes, N predicted tokens, V vocabulary, K kept tokens, L layers of the student, D width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -128,6 +128,20 @@ def cosine_distance(teacher: torch.Tensor, student: torch.Tensor) -> torch.Tenso
     return 1 - F.cosine_similarity(teacher.float(), student.float(), dim=-1)
 
 
+def states_distance(
+    teacher: Sequence[torch.Tensor], student: Sequence[torch.Tensor], layers: Sequence[int], mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Mean `cosine_distance` over tokens of hidden states (B, T, D), of the embeddings first, then after each layer.
+
+    Args:
+        layers: of the teacher, from 0, one for each of the student.
+        mask: (B, T), not 0 for the tokens that count; None for all.
+    """
+    distances = [cosine_distance(teacher[layer + 1], own) for layer, own in zip(layers, student[1:])]
+    mean = torch.stack(distances).mean(dim=0)  # (B, T)
+    return (mean if mask is None else mean[mask.bool()]).mean()
+
+
 def mapped_layers(shape: str, named: list[int], depth: int, teacher_depth: int) -> list[int]:
     """For each layer of the student, the layer of the teacher that it learns from, from 0.
 
@@ -193,16 +207,11 @@ class Taught:
             pair = (expected or [theirs.logits])[-1], (predicted or [outputs.logits])[-1]
             loss = loss + arguments.distill_logits * self.logits_loss(*pair, inputs["labels"])
         if self.layers:
-            distances = [
-                cosine_distance(theirs["hidden_states"][layer + 1], state)
-                for layer, state in zip(self.layers, outputs["hidden_states"][1:])
-            ]
-            distances = torch.stack(distances).mean(dim=0)  # (B, T)
-            if "attention_mask" in own:
-                distances = distances[own["attention_mask"].bool()]
-            elif self.task.name in LANGUAGE_MODELLING:  # whose padding has no label
-                distances = distances[own["labels"] != -100]
-            loss = loss + arguments.distill_hidden * distances.mean()
+            mask = own.get("attention_mask")
+            if mask is None and self.task.name in LANGUAGE_MODELLING:  # whose padding has no label
+                mask = own["labels"] != -100
+            pair = theirs["hidden_states"], outputs["hidden_states"]
+            loss = loss + arguments.distill_hidden * states_distance(*pair, self.layers, mask)
         return (loss if items is None else loss / batches), outputs  # Trainer leaves this division to the task
 
     def own_loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, object]:
