@@ -1,6 +1,7 @@
 """The `leaner` script, also `python -m modeling_leaner`.
 
-Its commands are in cli/app.py and, from train to push, in cli/training.py. Ends quietly, with status 130, by Ctrl-C or SIGTERM.
+Its commands are in cli/app.py and, from train to push, in cli/training.py. It ends quietly, with status 130, by
+Ctrl-C or SIGTERM.
 """
 
 from .process import INTERRUPTED, end_as_interrupted, keep_freed_memory, leave_at_once
