@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from modeling_leaner.training import demo
+from modeling_leaner.training import demo, slim
 
 
 FEW = " --max_steps 2 --max_train_rows 48 --max_eval_rows 32 --per_device_train_batch_size 8 --warmup_steps 1"
@@ -23,7 +23,10 @@ def finished(tmp_path_factory):
     patch.chdir(folder)
     patch.setenv("COLUMNS", "80")
     shipped = Path(__file__).parents[1] / "model_cards"
-    patch.setattr(demo, "FASTER", demo.FASTER.replace("model_cards", str(shipped)).replace("0.3", "0.02"))
+    patch.setattr(demo, "FASTER", demo.FASTER.replace("model_cards", str(shipped)))
+    patch.setattr(slim, "measured_plan", lambda *_: {"steps": 2, "bf16": False})
+    patch.setattr(slim, "CALIBRATION_ROWS", 64)
+    patch.setattr(slim, "HELD_OUT_ROWS", 64)
     patch.setattr(demo, "TRAIN", demo.TRAIN + FEW)
     for path in ("vit-nano/of-an-earlier-demo", "own/notes"):
         (demo.OUTPUT / path).parent.mkdir(parents=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from command import invoked
 from encoders import cut_and_recover, write_rows
+from modeling_leaner.training.publishing import encoders
 from sentence_transformers import SentenceTransformer
 from test_export import needs_onnx
 
@@ -38,6 +39,7 @@ def published(tmp_path_factory):
     names = ["--name", "tiny-2-layers", "--parent", parent, "--base-model", "owner/tiny", "--license", "mit"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr(encoders, "ROUNDS", 3)
         result = invoked("publish", run, *names, "--data", *data)
         assert result.exit_code == 0, result.output
         again = invoked("publish", run, *names, "--data", *data)
