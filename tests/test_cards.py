@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import ModelCard
 from modeling_leaner.training.publishing import cards, folders, reevaluate
 from modeling_leaner.training.records import PublishedResults
-from modeling_leaner.training.running import card as run_cards
+from modeling_leaner.training.running import run_card
 from modeling_leaner.training.tasks import TASKS
 from transformers.utils import is_torchvision_available
 
@@ -45,7 +45,7 @@ def test_cards_predict_by_their_own_snippets(folders, tmp_path):
     lines = [package_hidden, "sys.meta_path.insert(0, NoPackage())"]
     for folder in folders:
         code = snippet_of((folder / "README.md").read_text(encoding="utf-8"))
-        repository = f'"{run_cards.HUB_OWNER}/{folder.name}"'
+        repository = f'"{run_card.HUB_OWNER}/{folder.name}"'
         assert code.count(repository) == 1 and code.splitlines()[-1].startswith("print(")
         lines.append(f"print({folder.name!r}, end=': ', flush=True)")
         lines.append(f"exec({code.replace(repository, repr(str(folder)))!r}, {{}})")
@@ -69,7 +69,7 @@ def test_every_folder_has_its_short_card(folder):
     assert len(card.text.split()) <= 500
     assert card.data.pipeline_tag == TASKS[results.task].hub_name
     assert card.data.datasets == ([results.dataset] if "/" in results.dataset else None)
-    assert card.data.base_model == (run_cards.repository(results.parent) if results.parent else None)
+    assert card.data.base_model == (run_card.repository(results.parent) if results.parent else None)
     assert {each.metric_type for each in card.data.eval_results} == {name[5:] for name in results.metrics}
     for each in card.data.eval_results:
         value = results.metrics[f"eval_{each.metric_type}"]

@@ -17,9 +17,9 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from matplotlib.image import imread
-from modeling_leaner.training.running.card import plot, snippet, write_run_card
 from modeling_leaner.training.running.loading import started_from
 from modeling_leaner.training.running.results import environment, git_commit, peak_memory_bytes
+from modeling_leaner.training.running.run_card import plot, snippet, write_run_card
 from modeling_leaner.training.settings import TASK_NAMES, parse
 from tokenizers import Tokenizer, models
 from transformers import TokenizersBackend, ViTImageProcessorPil

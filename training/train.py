@@ -1,8 +1,8 @@
 """`leaner train RECIPE --shape NAME`: one run of one recipe, from data to a folder that loads on the Hub.
 
 reading.py reads the recipe, settings.py merges it with the command line; running/ locks the folder (run_folder),
-prepares rows, task and model (loading), trains (trainer), and decides what results.json (results) and README.md (card)
-say; `finish` writes them.
+prepares rows, task and model (loading), trains (trainer), and decides what results.json (results) and README.md
+(run_card) say; `finish` writes them.
 
 In a clone also `python -m training.train` and `torchrun -m training.train`; installed,
 `torchrun -m modeling_leaner.training.train`.
@@ -23,9 +23,9 @@ from modeling_leaner.process import keep_freed_memory
 from modeling_leaner.terminal import quiet_libraries, visible
 
 from .records import RESULTS, RunResults, checked
-from .running.card import TRAINING_FIGURE, plot, write_run_card
 from .running.loading import PreparedRun, build_model, has_weights, prepare
 from .running.results import code_commit, last_entry, results_of_run
+from .running.run_card import TRAINING_FIGURE, plot, write_run_card
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings import RecipeArguments, parse

@@ -34,7 +34,7 @@ STEP_SECONDS = "step_seconds.json"
 GRID_DEFAULTS = {"attn_implementation": "sdpa"}  # the default of recorded runs, so that later ones are comparable
 
 
-class Step(NamedTuple):
+class StepCost(NamedTuple):
     """What one step of a run reads and costs; row_tokens: of each row of the batch."""
 
     tokens: int
@@ -55,7 +55,7 @@ def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
         return parse(grid.recipe, ["--shape", shape, *words_of(GRID_DEFAULTS | (grid.overrides or {}))])
 
 
-def step_of(grid: Grid, shape: str) -> Step | None:
+def step_of(grid: Grid, shape: str) -> StepCost | None:
     """What a step of any run of a shape reads and costs; None for a task whose rows have different lengths."""
     arguments = recipe_of(grid, shape)
     config = with_fields(shape_config(arguments), arguments, {})
@@ -66,7 +66,7 @@ def step_of(grid: Grid, shape: str) -> Step | None:
     length = arguments.max_length if is_given else config.default_length
     rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
     flops = training_flops(config, length, task.head, arguments.mask_fraction)
-    return Step(rows * length, rows * flops, length)
+    return StepCost(rows * length, rows * flops, length)
 
 
 def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:

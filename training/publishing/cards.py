@@ -17,7 +17,7 @@ from ..experiments import embedding_benchmark
 from ..experiments.grid_results import gain
 from ..experiments.statistics import row_error
 from ..records import LOCAL_FILES, RESULTS, PublishedResults, checked
-from ..running.card import (
+from ..running.run_card import (
     PROJECT,
     TRAINING_FIGURE,
     metadata,

@@ -22,7 +22,7 @@ from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.shapes import CONFIG_CLASSES, is_plain
 
 from ..records import PUBLISHED, RESULTS, PublishedResults, RunResults, checked
-from ..running.card import auto_class
+from ..running.run_card import auto_class
 
 
 CARDS = Path(PUBLISHED)
