@@ -28,6 +28,7 @@ from .command import (
     layer_numbers,
     named,
     new_path,
+    require_slimmable,
     slow_imports,
 )
 from .training import commands
@@ -161,6 +162,7 @@ def slim(
 
     Example: leaner slim sentence-transformers/all-MiniLM-L6-v2 fast --speedup 2 --data texts.csv
     """
+    require_slimmable(source, speedup)
     with slow_imports():
         from ..training.slim import Settings, run
     settings = Settings(**context.params)
