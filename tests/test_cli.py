@@ -107,7 +107,7 @@ class TestStart:
             ("slim there out --data x.csv --speedup 2", 1, "leaner slim: x.csv: no such file or folder"),
             ("slim roberta out --data . --speedup 2", 1, "leaner slim: roberta: model_type 'roberta' is not"),
             ("slim answers out --data . --speedup 2", 1, "leaner slim: answers: BertForQuestionAnswering cannot"),
-            ("slim sixth out --data . --speedup 6", 1, "leaner slim: --speedup 6: out of reach of 6 layers"),
+            ("slim sixth out --data . --speedup 8", 1, "leaner slim: --speedup 8: out of reach of 6 layers"),
             ("plan --family grt", 2, "leaner plan: Invalid value for '--family': 'grt' is not one of 'vit', "),
         ],
     )

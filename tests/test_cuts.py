@@ -203,7 +203,7 @@ def test_what_is_refused(folder, changes, message):
 
 
 def test_rows_to_choose_by_are_not_those_held_out(folder):
-    """And a batch is what the model reads, without the teacher's columns."""
+    """And a batch is what the model reads, without labels."""
     prepared = cuts.prepare_source(load_grid(Path("grid.yaml")), ["--data_files", *data()])
     halves = cuts.calibration_batches(prepared)
     seen = [{str(row[row > 0].tolist()) for batch in half for row in batch["input_ids"]} for half in halves]

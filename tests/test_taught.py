@@ -8,6 +8,7 @@ import torch
 import transformers
 from modeling_leaner.training import train
 from modeling_leaner.training.running.loading import prepare
+from modeling_leaner.training.running.trainer import LeanTrainer
 from modeling_leaner.training.settings import parse
 from modeling_leaner.training.tasks import distillation
 from modeling_leaner.training.tasks.base import training_generators
@@ -89,7 +90,7 @@ def losses(prepared, model, rows=range(5)):
     batch = task.collate([prepared.train[row] for row in rows])
     batch = task.transform(batch, training_generators(3, rows), training=True)
     with torch.no_grad():
-        return task.loss(model.train(), batch, None)[0].item()
+        return task.loss(model.train(), batch)[0].item()
 
 
 class TestWhatIsLearned:
@@ -149,19 +150,33 @@ class TestRuns:
 
     def test_the_last_step_of_an_epoch_has_fewer_batches(self, sentences, monkeypatch):
         """40 rows are five batches of 8, of which the third step has one: its mean is not halved."""
-        seen = []
-        original = distillation.Taught.loss
+        means, losses = [], []
+        compute_loss, training_step = LeanTrainer.compute_loss, LeanTrainer.training_step
 
-        def noted(self, model, inputs, items, batches=1):
-            if model.training:
-                seen.append(batches)
-            return original(self, model, inputs, items, batches)
+        def mean_of_batch(self, model, *given, **named):
+            loss = compute_loss(self, model, *given, **named)
+            means.extend([loss.item()] if model.training else [])
+            return loss
 
-        monkeypatch.setattr(distillation.Taught, "loss", noted)
+        def loss_of_step(self, *given, **named):
+            losses.append(training_step(self, *given, **named))
+            return losses[-1]
+
+        monkeypatch.setattr(LeanTrainer, "compute_loss", mean_of_batch)
+        monkeypatch.setattr(LeanTrainer, "training_step", loss_of_step)
         given = ["--shape", sentences.student, "--teacher", sentences.teacher, "--max_steps", -1]
         given += ["--num_train_epochs", 1, "--gradient_accumulation_steps", 2]
         train.main(merged(sentences.words, list(map(str, given))))
-        assert seen == [2, 2, 2, 2, 1]
+        assert [round(mean / loss.item()) for mean, loss in zip(means, losses)] == [2, 2, 2, 2, 1]
+
+    @pytest.mark.parametrize("pair", ["masked-lm", "causal-lm"], indirect=True)
+    def test_of_transformers_own_model(self, pair):
+        """Which scores hidden and other tokens alike while it trains."""
+        shape = write_shape(TASKS[pair.words[pair.words.index("--task") + 1]][0], pair.folder)
+        words = ["--shape", shape, "--teacher", str(pair.teacher), "--implementation", "transformers"]
+        train.main([*pair.words, *words])
+        losses = [line["loss"] for line in read_lines(pair.folder / "run") if "loss" in line]
+        assert len(losses) == 4 and np.isfinite(losses).all()
 
     @pytest.mark.parametrize("pair", ["causal-lm"], indirect=True)
     def test_of_a_stream(self, pair):
@@ -190,11 +205,11 @@ class TestRefused:
         self.refuse(pair, "loss_chunk_size: not with distill_logits")
         prepared = pair.prepare("--distill_logits", 0, "--distill_hidden", 1)
         batch = prepared.task.collate([prepared.train[row] for row in range(5)])
-        _, outputs = prepared.task.loss(load_lean(pair.student).train(), batch, None)
+        _, outputs = prepared.task.loss(load_lean(pair.student).train(), batch)
         assert outputs.logits is None
 
     def test_settings(self, sentences):
-        self.refuse(sentences, "nothing is learned", "--distill_logits", 0)
+        self.refuse(sentences, "distill_logits, distill_hidden: both are 0", "--distill_logits", 0)
 
     @pytest.mark.parametrize("pair", ["image-classification"], indirect=True)
     def test_images(self, pair):

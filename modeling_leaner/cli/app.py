@@ -162,7 +162,8 @@ def slim(
 
     Example: leaner slim sentence-transformers/all-MiniLM-L6-v2 fast --speedup 2 --data texts.csv
     """
-    require_slimmable(source, speedup)
+    if vocab_size is None:
+        require_slimmable(source, speedup)
     with slow_imports():
         from ..training.slim import Settings, run
     settings = Settings(**context.params)

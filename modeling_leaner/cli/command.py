@@ -192,7 +192,7 @@ def require_slimmable(model: str, speedup: float | None) -> None:
     layers = document.get("num_hidden_layers", document.get("n_layer"))
     if architecture.endswith(("ForQuestionAnswering", "ForMultipleChoice")):
         raise ValueError(f"{model}: {architecture} cannot be made faster; expected another head, or none")
-    if layers and speedup and speedup >= layers:
+    if layers and speedup and speedup >= 1.2 * layers:  # one layer, a little of it made up by narrower MLPs
         raise ValueError(f"--speedup {speedup:g}: out of reach of {layers} layers, of which one has to stay")
 
 

@@ -52,7 +52,7 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
 def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
     """The model to cut and its rows, as a run of the grid would prepare them.
 
-    A teacher is only used if it makes the labels.
+    A teacher stays only where the task needs one.
     """
     overrides = dict(grid.overrides or {})
     if local:

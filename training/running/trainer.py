@@ -229,6 +229,8 @@ class LeanTrainer(Trainer):
             **kwargs,
         )
         self.label_smoother = None  # compute_loss smooths, and only while training
+        if task.has_own_loss:
+            self.model_accepts_loss_kwargs = False  # it is a mean of a batch, and Trainer takes the mean of a step's
         metrics_file = MetricsFile(self.folder / METRICS_FILE)
         for callback in (self.clock, self.average, metrics_file, CheckpointSteps(), self.interruption):
             self.add_callback(callback)
@@ -307,8 +309,7 @@ class LeanTrainer(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The task's, or the model's own; labels are smoothed only while training."""
         if self.task.has_own_loss:
-            batches = getattr(self, "current_gradient_accumulation_steps", 1)  # fewer at the end of an epoch
-            loss, outputs = self.task.loss(model, inputs, num_items_in_batch, batches)
+            loss, outputs = self.task.loss(model, inputs)
             return (loss, outputs) if return_outputs else loss
         labels = inputs.get("labels")
         smoothing = self.args.label_smoothing_factor if model.training else 0.0

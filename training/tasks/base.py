@@ -106,8 +106,7 @@ class Task:
       follow from the data, such as the labels;
     - `prepare(rows, source, training)`: rows of numbers, or ValueError that names source, column and row;
     - `collate(rows)`: one batch on the host, and `score(prediction)`: the metrics, from what `reduce` kept;
-    - with `has_own_loss` also `loss(model, inputs, items, batches)` → loss and outputs: a sum is divided by the items
-      of all batches of a step (None: the mean of this batch), a mean by the number of these batches.
+    - with `has_own_loss` also `loss(model, inputs)` → loss, a mean of this batch, and outputs.
 
     Args:
         arguments: the settings of the run.

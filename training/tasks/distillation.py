@@ -4,7 +4,7 @@ In every step the teacher reads what the student reads. The loss on logits is Ku
 teacher's distribution to the student's, both at a temperature, times the square of that (Hinton et al. 2015, arXiv
 1503.02531).
 
-Shapes: B rows, T tokens, C classes, N predicted tokens, V vocabulary, K kept tokens, L layers of the student, D width.
+Shapes: B rows, T tokens, C classes, N predicted tokens, V vocabulary, K kept tokens, D width.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,12 +27,11 @@ from modeling_leaner.models import mean_over_tokens
 from modeling_leaner.names import require_source
 
 from ..data.sources import Rows, find_text_column, require_columns, sentences
-from ..settings import LANGUAGE_MODELLING
 from .base import Batch, Generators, Task, TextTask, check_text, prepared_rows, tokenizer_text
 
 
 LEAST = 1e-9  # probability of what is not among the kept tokens
-TEACHERS = "teacher_"  # begins the names of what only the teacher reads
+OF_TEACHER = "teacher_"  # begins the names of what only the teacher reads
 
 
 # The teacher
@@ -87,34 +86,35 @@ def with_teacher(task: Task) -> Task:
     arguments = task.arguments
     if arguments.teacher is None:
         return task
-    if not (arguments.distill_logits or arguments.distill_hidden or task.trains_bare_model()):
-        raise ValueError("distill_logits, distill_hidden: both are 0, so that nothing is learned from the teacher")
+    first = "distill_task" if task.trains_bare_model() else "distill_logits"
+    if not (getattr(arguments, first) or arguments.distill_hidden):
+        raise ValueError(f"{first}, distill_hidden: both are 0, so that nothing is learned from the teacher")
     return Taught(task, task.teacher if isinstance(task, Embedding) else load_teacher(task))
 
 
 def parts(batch: Batch) -> tuple[Batch, Batch]:
     """What the student reads, and what the teacher reads: the same, if the batch has nothing for the teacher alone."""
-    own = {name: tensor for name, tensor in batch.items() if not name.startswith(TEACHERS)}
-    others = {name.removeprefix(TEACHERS): tensor for name, tensor in batch.items() if name not in own}
+    own = {name: tensor for name, tensor in batch.items() if not name.startswith(OF_TEACHER)}
+    others = {name.removeprefix(OF_TEACHER): tensor for name, tensor in batch.items() if name not in own}
     return own, others or own
 
 
 # How far a student is from it
 
 
-def divergence(teacher: torch.Tensor, student: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Mean over all but the last dimension, from logits (..., C)."""
+def divergence(
+    teacher: torch.Tensor, student: torch.Tensor, temperature: float, kept: int | None = None
+) -> torch.Tensor:
+    """Mean over all but the last dimension, from logits (..., C).
+
+    With `kept`, from logits (N, V), all but the teacher's so many likeliest tokens count as one.
+    """
     expected = F.log_softmax(teacher.float() / temperature, dim=-1).flatten(0, -2)
     predicted = F.log_softmax(student.float() / temperature, dim=-1).flatten(0, -2)
+    if kept is not None:
+        expected, tokens = expected.topk(min(kept, expected.shape[-1]))
+        expected, predicted = with_the_rest(expected), with_the_rest(predicted.gather(1, tokens))
     return F.kl_div(predicted, expected, reduction="batchmean", log_target=True) * temperature**2
-
-
-def top_divergence(teacher: torch.Tensor, student: torch.Tensor, temperature: float, kept: int) -> torch.Tensor:
-    """As `divergence`, from logits (N, V); all but the teacher's `kept` likeliest tokens count as one."""
-    expected, tokens = F.log_softmax(teacher.float() / temperature, dim=-1).topk(min(kept, teacher.shape[-1]))
-    predicted = F.log_softmax(student.float() / temperature, dim=-1).gather(1, tokens)
-    pair = with_the_rest(predicted), with_the_rest(expected)
-    return F.kl_div(*pair, reduction="batchmean", log_target=True) * temperature**2
 
 
 def with_the_rest(log_probabilities: torch.Tensor) -> torch.Tensor:
@@ -182,10 +182,8 @@ class Taught:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
 
-    def loss(
-        self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
-    ) -> tuple[torch.Tensor, object]:
-        """The weighted sum of the three, each a mean of this batch, and the outputs.
+    def loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, object]:
+        """Its own loss and the distances of logits and states, weighted; and the outputs.
 
         Of held-out rows the task's own loss, which compares with that of a run without a teacher.
         """
@@ -205,33 +203,36 @@ class Taught:
         loss = arguments.distill_task * own_loss
         if self.learns_logits:
             pair = (expected or [theirs.logits])[-1], (predicted or [outputs.logits])[-1]
-            loss = loss + arguments.distill_logits * self.logits_loss(*pair, inputs["labels"])
+            loss = loss + arguments.distill_logits * self.logits_loss(*pair, own["labels"])
         if self.layers:
             mask = own.get("attention_mask")
-            if mask is None and self.task.name in LANGUAGE_MODELLING:  # whose padding has no label
+            if mask is None and own["labels"].dim() == 2:  # padding has no label
                 mask = own["labels"] != -100
             pair = theirs["hidden_states"], outputs["hidden_states"]
             loss = loss + arguments.distill_hidden * states_distance(*pair, self.layers, mask)
-        return (loss if items is None else loss / batches), outputs  # Trainer leaves this division to the task
+        return loss, outputs
 
     def own_loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, object]:
         """The task's loss without a teacher, and the outputs."""
         if self.task.has_own_loss:
-            return self.task.loss(model, inputs, None)
+            return self.task.loss(model, inputs)
         outputs = model(**inputs)
         return outputs.loss, outputs
 
     def logits_loss(self, teacher: torch.Tensor, student: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Of logits (B, C); of those of a vocabulary at every place, (B, T, V), or at the hidden ones, (N, V)."""
+        """Of logits (B, C), or those of a vocabulary: at every place, (B, T, V), or at the hidden ones, (N, V)."""
         arguments = self.task.arguments
         if self.task.regression:
             return F.mse_loss(student.float(), teacher.float())
-        if self.task.name not in LANGUAGE_MODELLING:
+        if labels.dim() == 1:
             return divergence(teacher, student, arguments.distill_temperature)
-        if student.dim() == 3:
-            places = self.task.aligned(student, labels)[1] != -100
-            teacher, student = (self.task.aligned(logits, labels)[0][places] for logits in (teacher, student))
-        return top_divergence(teacher, student, arguments.distill_temperature, arguments.distill_top_k)
+        pair = []
+        for logits in (teacher, student):
+            if logits.dim() == 3:
+                logits, targets = self.task.aligned(logits, labels)
+                logits = logits[targets != -100]
+            pair.append(logits)
+        return divergence(*pair, arguments.distill_temperature, arguments.distill_top_k)
 
 
 @contextmanager
@@ -284,11 +285,12 @@ class Embedding(TextTask):
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         """The token ids of each text and their number; the teacher's, too, if the student has another vocabulary."""
         require_columns(rows, self.columns, source)
+        _ = self.teacher  # one that does not fit is refused before the rows are read
         tokenizers = {"": self.processing}
         theirs = AutoTokenizer.from_pretrained(self.arguments.teacher, trust_remote_code=False)
         if tokenizer_text(theirs) != tokenizer_text(self.processing):
-            tokenizers[TEACHERS] = theirs
-        texts = [tokenizer_text(tokenizer) for tokenizer in tokenizers.values()]
+            tokenizers[OF_TEACHER] = theirs
+        texts = list(map(tokenizer_text, tokenizers.values()))
         settings = (self.text_column, self.length, self.arguments.split_sentences, self.reading_key(), texts)
         reading = {"column": self.text_column, "length": self.length, "source": source}
         function = partial(read_texts, tokenizers=tokenizers, split=self.arguments.split_sentences, **reading)
@@ -301,9 +303,10 @@ class Embedding(TextTask):
     def collate(self, rows: list[dict]) -> Batch:
         """Token ids and mask, (B, T) each, and if they differ those that the teacher reads."""
         batch = self.collate_text(rows)
-        if f"{TEACHERS}input_ids" in rows[0]:
-            theirs = self.collate_text([{"input_ids": row[f"{TEACHERS}input_ids"]} for row in rows])
-            batch |= {f"{TEACHERS}{name}": tensor for name, tensor in theirs.items()}
+        if f"{OF_TEACHER}input_ids" in rows[0]:
+            theirs = self.collate_text([{"input_ids": row[f"{OF_TEACHER}input_ids"]} for row in rows])
+            theirs["input_ids"] *= theirs["attention_mask"]  # the student's padding may be none of its tokens
+            batch |= {f"{OF_TEACHER}{name}": tensor for name, tensor in theirs.items()}
         return batch
 
     @torch.no_grad()
@@ -316,9 +319,7 @@ class Embedding(TextTask):
         vectors = mean_over_tokens(self.teacher(**read).last_hidden_state.float(), read["attention_mask"])
         return {**own, "labels": vectors.to(own["input_ids"].device)}
 
-    def loss(
-        self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
-    ) -> tuple[torch.Tensor, Batch]:
+    def loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, Batch]:
         """Mean over rows of the distance to the teacher; and the vectors (B, D), and states if asked."""
         tokens = {name: tensor for name, tensor in inputs.items() if name != "labels"}
         outputs = model(**tokens)
