@@ -81,6 +81,20 @@ def test_summaries(path, monkeypatch):
     same(json.loads(json.dumps(found)), json.loads(path.with_name("summary.json").read_text()))
 
 
+def test_of_half_a_million_unique_tokens_equality_is_not_shown():
+    """4 × 6 less 8 × 3 at the best branch, the last for both: two one-sided tests of ±0.02, as the findings say."""
+    rows = pd.read_csv(GRIDS_FOLDER / "enwik8-text-causal-unique-0.5m" / "results.csv").query("phase == 'report'")
+    losses = rows.pivot_table(index=["shape", "seed"], columns="branch", values="value")
+    shapes = [losses.loc[shape] for shape in ("gpt/lean-mini", "gpt/mini")]
+    assert [each.mean().idxmin() for each in shapes] == [12_288_000] * 2
+    behind = (shapes[0] - shapes[1])[12_288_000].loc[[21, 22, 23]]
+    assert behind.mean() == pytest.approx(0.018, abs=0.0005)
+    above = stats.ttest_1samp(behind, 0.02, alternative="less").pvalue
+    below = stats.ttest_1samp(behind, -0.02, alternative="greater").pvalue
+    assert max(above, below) == pytest.approx(0.40, abs=0.005)
+    assert stats.ttest_1samp(behind, 0).confidence_interval() == pytest.approx((-0.010, 0.047), abs=0.0005)
+
+
 def test_where_the_order_of_two_shapes_turns():
     """4 × 6 falls behind 8 × 3 in all seven seeds, at 3.9M tokens (3.3M to 4.7M), as README and the findings say."""
     rows = pd.read_csv(GRIDS_FOLDER / "enwik8-text-causal-curves" / "results.csv").query("phase == 'report'")
