@@ -88,6 +88,11 @@ def test_the_teacher_computes_what_is_trained_on_in_the_precision_of_the_run(fol
     assert 1e-5 < off < 0.05 * seen[False, True].abs().max()
 
 
+def test_of_a_stream(folders):
+    results = learn(folders, "--streaming", "true", "--max_steps", 4)
+    assert results["train"]["steps"] == 4 and -1 <= results["metrics"]["eval_cosine"] <= 1
+
+
 def test_a_run_is_continued(folders):
     """Stopped in the middle and resumed, the weights are those of a run without a stop."""
     whole = learn(folders, "--save_strategy", "steps", "--save_steps", 15)

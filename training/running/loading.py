@@ -83,6 +83,7 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         elif arguments.tokenizer in ("bytes", "words"):
             fields["vocab_size"] = min(config.vocab_size, len(processing))
         task.config = with_fields(config, arguments, fields)
+        taught = with_teacher(task)  # one that does not fit is refused before the rows are read
         if arguments.streaming:
             rows = rows.shuffle(seed=arguments.seed, buffer_size=10_000)
         with naming(source, (UnicodeDecodeError,)):  # some formats are read before they are decoded
@@ -93,7 +94,7 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
             "sha256": content_sha256(rows, task.columns) if task.modality is TEXT else None,
             "local": bool(arguments.data_files),
         }
-        return PreparedRun(arguments, with_teacher(task), train, training_data, prepare_held_out(task, held_out))
+        return PreparedRun(arguments, taught, train, training_data, prepare_held_out(task, held_out))
 
 
 def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel
+from transformers.utils import ModelOutput
 
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.family import IMAGES
@@ -77,7 +78,7 @@ def load_teacher(task: Task) -> PreTrainedModel:
             raise ValueError(f"teacher: {source} has another {name} than the student{values}")
     if getattr(theirs, "loss_chunk_size", None) is not None:
         theirs.loss_chunk_size = None  # which puts out no logits
-    model.training = True  # its head alone, which then scores the hidden tokens only, as the student's does
+    model.training = not bare  # a head alone, which then scores the hidden tokens only, as the student's does
     return model.to(arguments.device)
 
 
@@ -196,7 +197,7 @@ class Taught:
         with torch.no_grad(), bf16, vocabulary_logits(self.teacher, self.learns_logits) as expected:
             theirs = self.teacher(**read, **states)
         if isinstance(self.task, Embedding):
-            own["labels"] = mean_over_tokens(theirs.last_hidden_state.float(), read["attention_mask"])
+            own["labels"] = vectors_of(theirs, read)
         with vocabulary_logits(model, self.learns_logits) as predicted:
             own_loss, outputs = self.own_loss(model, {**own, **states})
 
@@ -285,7 +286,6 @@ class Embedding(TextTask):
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         """The token ids of each text and their number; the teacher's, too, if the student has another vocabulary."""
         require_columns(rows, self.columns, source)
-        _ = self.teacher  # one that does not fit is refused before the rows are read
         tokenizers = {"": self.processing}
         theirs = AutoTokenizer.from_pretrained(self.arguments.teacher, trust_remote_code=False)
         if tokenizer_text(theirs) != tokenizer_text(self.processing):
@@ -316,14 +316,13 @@ class Embedding(TextTask):
             return batch
         own, read = parts(batch)
         read = {name: tensor.to(self.teacher.device) for name, tensor in read.items()}
-        vectors = mean_over_tokens(self.teacher(**read).last_hidden_state.float(), read["attention_mask"])
-        return {**own, "labels": vectors.to(own["input_ids"].device)}
+        return {**own, "labels": vectors_of(self.teacher(**read), read).to(own["input_ids"].device)}
 
     def loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, Batch]:
         """Mean over rows of the distance to the teacher; and the vectors (B, D), and states if asked."""
         tokens = {name: tensor for name, tensor in inputs.items() if name != "labels"}
         outputs = model(**tokens)
-        vectors = mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
+        vectors = vectors_of(outputs, tokens)
         if self.arguments.vector_loss == "squared_error":
             loss = F.mse_loss(vectors, inputs["labels"])
         else:
@@ -349,6 +348,11 @@ def read_texts(
         found = tokenizer(texts, truncation=True, max_length=length, return_attention_mask=False) if texts else {}
         columns[f"{start}input_ids"] = found.get("input_ids", [])
     return {**columns, "length": list(map(len, columns["input_ids"]))}
+
+
+def vectors_of(outputs: ModelOutput, inputs: Batch) -> torch.Tensor:
+    """(B, D): the mean over tokens of the last states, in float32."""
+    return mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
