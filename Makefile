@@ -12,6 +12,9 @@ FLOOR := .venv-floor
 CLIENTS := .venv-clients
 AUDIT := .venv-audit
 DOCS := .venv-docs
+DEMO := runs/demo
+# Evaluated and saved at the end:
+PAIR := digits --eval_strategy no --save_strategy no
 # Two processes, a whole file each at a time. One file alone: .venv/bin/python -m pytest tests/test_FILE.py
 PYTEST := -m pytest -q -n 2 --dist loadfile
 # Cards in model_cards/ are written by leaner publish:
@@ -22,7 +25,10 @@ RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
-	@$(BIN)/python -m modeling_leaner.training.demo
+	@rm -rf $(DEMO)/faster $(DEMO)/vit-nano $(DEMO)/vit-lean-nano
+	$(BIN)/leaner slim model_cards/leanbert-mini-listops $(DEMO)/faster --speedup 1.5 --data listops-short --minutes 0.3
+	$(BIN)/leaner train $(PAIR) --shape vit/nano --output_dir $(DEMO)/vit-nano
+	$(BIN)/leaner train $(PAIR) --shape vit/lean-nano --output_dir $(DEMO)/vit-lean-nano
 
 # One thread. Meant for a quarter of an hour at most.
 bench: $(INSTALLED)

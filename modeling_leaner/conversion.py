@@ -24,7 +24,6 @@ from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 from .files import naming, whole_folder
 from .hub import (
-    check_vocabulary,
     copy_into,
     load_processors,
     local_folder,
@@ -301,8 +300,7 @@ def convert_checkpoint(source: str | Path, output: str | Path) -> PreTrainedMode
     """
     source = str(source)
     converted = convert(_load_strictly(source))
-    processors = load_processors(source)
-    check_vocabulary(source, processors, getattr(converted.config, "vocab_size", None))
+    processors = load_processors(source, getattr(converted.config, "vocab_size", None))
     with whole_folder(Path(output)) as folder:
         for part in (converted, *processors):
             part.save_pretrained(folder)

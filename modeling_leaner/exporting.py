@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from .conversion import load_lean
 from .files import read_json, whole_folder, write_json
-from .hub import check_vocabulary, copy_into, load_processors, local_folder, sentence_transformers_files
+from .hub import copy_into, load_processors, local_folder, sentence_transformers_files
 from .layers_leaner import LeanPreTrainedModel
 
 
@@ -32,7 +32,7 @@ LARGEST_FILE = 1_900_000_000  # bytes of weights in an ONNX file, which protobuf
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 CACHE = "past_key_values"
 PADDED = 2  # tokens of a made-up row
-LARGEST_DIFFERENCE = 1e-3  # as in Parity: rounding gives 1e-6, a mask or a cache that is ignored more than 1e-2
+LARGEST_DIFFERENCE = 1e-3  # as of `compare`: rounding gives 1e-6, a mask or a cache that is ignored more than 1e-2
 RANKS_BY_TOKEN = {"last_hidden_state": 3, "hidden_states": 3, "logits": 3, "start_logits": 2, "end_logits": 2}
 
 Inputs = dict[str, torch.Tensor | list[torch.Tensor]]
@@ -242,14 +242,6 @@ def load_onnx(path: Path) -> Forward:
 # The comparison
 
 
-@dataclass(frozen=True)
-class Parity:
-    """The largest difference, over the largest magnitude of the same output; the smallest cosine of whole outputs."""
-
-    difference: float
-    cosine: float
-
-
 def without_padding(name: str, output: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     """The part of an output that means something: nothing at padding.
 
@@ -266,8 +258,11 @@ def without_padding(name: str, output: torch.Tensor, inputs: Inputs) -> torch.Te
 
 
 @torch.inference_mode()
-def compare(exportable: ExportableModel, run: Forward) -> Parity:
-    """Runs both on made-up inputs, none longer than the model reads, without what lies at padding."""
+def compare(exportable: ExportableModel, run: Forward) -> dict[str, float]:
+    """Runs both on made-up inputs, none longer than the model reads, without what lies at padding.
+
+    `difference` is the largest, over the largest magnitude of the same output; `cosine` the smallest of whole outputs.
+    """
     most = getattr(exportable.model.config, "max_position_embeddings", sys.maxsize)
     largest = 0.0
     cosine = 1.0
@@ -284,7 +279,7 @@ def compare(exportable: ExportableModel, run: Forward) -> Parity:
             largest = max(largest, distance.nan_to_num(nan=torch.inf).item())
             alike = torch.cosine_similarity(got.double().flatten(), wanted.double().flatten(), dim=0)
             cosine = min(cosine, alike.nan_to_num(nan=-1.0).item())
-    return Parity(largest, cosine)
+    return {"difference": largest, "cosine": cosine}
 
 
 # The command
@@ -302,8 +297,7 @@ def export(source: str, output: Path, int8: bool = True) -> list[dict[str, objec
     if type(model).__name__.endswith("ForMultipleChoice"):
         raise ValueError(f"{source}: models for multiple choice are not exported")
     exportable = ExportableModel(model)
-    processors = load_processors(source)
-    check_vocabulary(source, processors, getattr(exportable.model.config, "vocab_size", None))
+    processors = load_processors(source, getattr(model.config, "vocab_size", None))
     with whole_folder(output) as folder:
         (folder / ONNX_FILE).parent.mkdir(parents=True)
         write_onnx(exportable, folder / ONNX_FILE)
@@ -314,7 +308,7 @@ def export(source: str, output: Path, int8: bool = True) -> list[dict[str, objec
         for file in (ONNX_FILE, ONNX_INT8_FILE) if int8 else (ONNX_FILE,):
             path = folder / file
             size = sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))  # with weights beside it
-            files.append({"file": file, "bytes": size, **asdict(compare(exportable, load_onnx(path)))})
+            files.append({"file": file, "bytes": size, **compare(exportable, load_onnx(path))})
         if files[0]["difference"] > LARGEST_DIFFERENCE:
             raise ValueError(f"{source}: its onnx file differs from it by {files[0]['difference']:.1e}; not kept")
         config = read_json(local_folder(source) / "config.json")  # the source's own: clients know its model_type

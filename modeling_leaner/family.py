@@ -1,6 +1,4 @@
-"""The families: facts about each, and its classes, registered with transformers' Auto classes on import."""
-
-from dataclasses import dataclass
+"""The families, and their classes, registered with transformers' Auto classes on import."""
 
 import transformers
 from transformers.models.auto.image_processing_auto import AutoImageProcessor  # top level: needs torchvision in 5.17
@@ -28,63 +26,8 @@ from .modeling_lean_gpt import (
 from .modeling_lean_vit import LeanViTBackbone, LeanViTForImageClassification, LeanViTModel
 
 
-IMAGES, TEXT = "image", "token"  # what a family reads: the unit by which its costs are stated
-
-
-@dataclass(frozen=True)
-class SpecialTokens:
-    """The special tokens of a tokenizer that is trained for a family of text.
-
-    `tokens` in the order of their numbers, from 0 on; `roles` as arguments of the tokenizer; `unknown` stands for a
-    word outside the vocabulary. `single` and `pair` say what is put around a text or two, "" for nothing.
-    """
-
-    tokens: tuple[str, ...]
-    roles: dict[str, str]
-    unknown: str
-    single: str = ""
-    pair: str = ""
-
-
-END_OF_TEXT = SpecialTokens(
-    tokens=("<|endoftext|>",),
-    roles=dict.fromkeys(("bos_token", "eos_token", "pad_token"), "<|endoftext|>"),
-    unknown="<|endoftext|>",
-)
-CLS_AND_SEP = SpecialTokens(
-    tokens=("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    roles={
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    },
-    unknown="[UNK]",
-    single="[CLS] $A [SEP]",
-    pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-)
-
-
-@dataclass(frozen=True)
-class Family:
-    """Facts about a family that neither its configuration nor its models hold.
-
-    `title` is its name for people; `first_recipe` one whose data every installation has. A family of
-    text has `special_tokens`.
-    """
-
-    title: str
-    modality: str
-    first_recipe: str
-    special_tokens: SpecialTokens | None = None
-
-
-FAMILIES = {
-    "vit": Family("LeanViT", IMAGES, "digits"),
-    "bert": Family("LeanBERT", TEXT, "listops-short", CLS_AND_SEP),
-    "gpt": Family("LeanGPT", TEXT, "python-docs", END_OF_TEXT),
-}
+IMAGES, TEXT = "image", "token"  # the unit by which the costs of a family are stated
+FAMILIES = {"vit": IMAGES, "bert": TEXT, "gpt": TEXT}  # and what each reads
 
 
 def _register(config_class: type, models: object, modality: str) -> None:
@@ -112,7 +55,7 @@ for _name, _config_class, _models in (
     ("bert", LeanBERTConfig, modeling_lean_bert),
     ("gpt", LeanGPTConfig, modeling_lean_gpt),
 ):
-    _register(_config_class, _models, FAMILIES[_name].modality)
+    _register(_config_class, _models, FAMILIES[_name])
 
 __all__ = [
     "LeanBERTConfig",

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -121,10 +121,11 @@ def weights_sha256(source: str) -> str | None:
     return sha256(path) if path.is_file() else None
 
 
-def load_processors(source: str) -> list[object]:
+def load_processors(source: str, vocab_size: int | None = None) -> list[object]:
     """The tokenizer or image processor of a folder or Hub id, if it has one; code that lies beside it never runs.
 
-    Raises ValueError if its files are damaged or ask to run code of their own.
+    Raises ValueError if its files are damaged or ask to run code of their own, or if it has ids beyond the vocabulary
+    of the model.
     """
     names = files_of(source)
     processors = []
@@ -136,16 +137,11 @@ def load_processors(source: str) -> list[object]:
     for processor in processors:
         for key in ("is_local", "local_files_only"):  # of this machine alone
             getattr(processor, "init_kwargs", {}).pop(key, None)
-    return processors
-
-
-def check_vocabulary(source: str, processors: Iterable[object], vocab_size: int | None) -> None:
-    """Raises ValueError for a tokenizer with ids beyond the vocabulary of the model."""
-    for processor in processors:
-        if isinstance(processor, transformers.PreTrainedTokenizerBase):
+        if vocab_size is not None and isinstance(processor, transformers.PreTrainedTokenizerBase):
             largest = max(processor.get_vocab().values(), default=0)
-            if vocab_size is not None and largest >= vocab_size:
+            if largest >= vocab_size:
                 raise ValueError(f"{source}: the tokenizer has id {largest}, but vocab_size is {vocab_size}")
+    return processors
 
 
 def refuse_pickles(source: str) -> None:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from .files import finite_or_none
 from .layers_leaner import LeanAttention, LeanPostNormBlock
 from .models import block_inputs, evaluating, is_named_as, without_unpadding
-from .terminal import Progress, no_progress
+from .terminal import with_bar
 
 
 Row = dict[str, torch.Tensor]  # what the model reads, B = 1, without padding
@@ -174,10 +174,7 @@ def rows_of(inputs: dict[str, torch.Tensor]) -> list[Row]:
 
 @torch.no_grad()
 def inspect_layers(
-    model: PreTrainedModel,
-    rows: Sequence[Row],
-    layers: Sequence[int] | None = None,
-    progress: Progress = no_progress,
+    model: PreTrainedModel, rows: Sequence[Row], layers: Sequence[int] | None = None
 ) -> list[LayerReport]:
     """Measures the attention of a model of this family on some rows, in `layers` from 0; None for all."""
     blocks = model.base_model.layers
@@ -188,7 +185,7 @@ def inspect_layers(
     reports = []
     with evaluating(model):
         rows = [block_inputs(model, row) for row in rows]  # only the states between two blocks are kept
-        for layer in progress(list(range(max(layers) + 1)), "layers"):
+        for layer in with_bar(range(max(layers) + 1), "measuring layers"):
             block = blocks[layer]
             if layer in layers:
                 reports.append(inspect_block(block, layer, [states[0] for states, _, _ in rows]))

@@ -36,7 +36,7 @@ def family_of(config: LeanConfig) -> str:
 
 def modality_of(config: LeanConfig) -> str:
     """What the configuration's family reads: `family.IMAGES` or `family.TEXT`."""
-    return FAMILIES[family_of(config)].modality
+    return FAMILIES[family_of(config)]
 
 
 def is_plain(folder: Path) -> bool:

@@ -1,14 +1,11 @@
 """What people read: amounts, progress, suggestions; text of others as it is, never as commands to the terminal."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
-
-
-Progress = Callable[[list, str], Iterable]  # goes through a list under a title
+from tqdm import tqdm
 
 
 def plain_console(**options: Any) -> Console:
@@ -30,14 +27,9 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return f"; did you mean {by_lower_case[matches[0]]}?" if matches else ""
 
 
-def no_progress(items: list, title: str) -> Iterable:
-    """Show nothing."""
-    return items
-
-
-def progress_bar(items: list, title: str) -> Iterable:
-    """A bar on stderr, which goes when the list is done."""
-    return track(items, description=f"measuring {title}", console=plain_console(stderr=True), transient=True)
+def with_bar(items: Sequence, title: str) -> Iterable:
+    """The items, with a bar on a terminal, which goes when they are done."""
+    return tqdm(items, desc=title, leave=False, disable=None)
 
 
 def quiet_libraries() -> None:

@@ -76,7 +76,7 @@ class TestRefusals:
 def test_the_comparison_sees_a_cache_that_is_ignored():
     """And that a mask is, of rows whose padding is on the left."""
     exportable = ExportableModel(FAMILIES["gpt"]().build("base"))
-    assert compare(exportable, lambda inputs: exportable(**inputs)).difference == 0
+    assert compare(exportable, lambda inputs: exportable(**inputs))["difference"] == 0
 
     def without_cache(inputs):
         given = {**inputs, CACHE: [torch.zeros_like(tensor) for tensor in inputs[CACHE]]}
@@ -86,7 +86,7 @@ def test_the_comparison_sees_a_cache_that_is_ignored():
         return exportable(**{**inputs, "attention_mask": torch.ones_like(inputs["attention_mask"])})
 
     for wrong in (without_cache, without_mask):
-        assert compare(exportable, wrong).difference > 0.1
+        assert compare(exportable, wrong)["difference"] > 0.1
 
 
 def test_a_cache_comes_out_only_where_one_goes_in():
@@ -108,7 +108,7 @@ def test_every_head(family, head, tmp_path):
     path = tmp_path / "model"
     exporting.write_onnx(exportable, path)
     run = exporting.load_onnx(path)
-    assert compare(exportable, run).difference < 1e-3  # a wrong mask or cache changes more than 1e-2
+    assert compare(exportable, run)["difference"] < 1e-3  # a wrong mask or cache changes more than 1e-2
     assert PACKAGE not in path.read_bytes()  # torch notes the file and line of every operation
     if exportable.keeps_cache:
         first = make_inputs(exportable, Size(rows=1, length=1))  # a text of one token, nothing before it

@@ -7,7 +7,7 @@ import yaml
 from modeling_leaner.training.experiments.grid import load_grid, reported
 from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.records import ResultRow
-from modeling_leaner.training.studies import kappa
+from modeling_leaner.training.studies import conditioning
 
 from modeling_leaner.shapes import load_config
 
@@ -23,12 +23,13 @@ def test_pairs_of_doubled_heads():
     few = cell([10, 10, 10, None], [0.5] * 4, starts=[10] * 4)
     many = cell([9, 9, 11, 9, 9], [0.6, 0.4, 0.6, 0.6, 0.6], "gpt/many-heads-mini", starts=[9] * 5)
     pair = pd.concat([few, many])
-    assert kappa.doubling(pair) == (3, 3, 2, 1)
-    assert kappa.doubling(pd.concat([pair, many.assign(shape="gpt/lean-mini")])) == (3, 3, 2, 1)  # fewer layers, too
-    assert kappa.doubling(pd.concat([few, many.assign(grid="two")])).pairs == 0
-    assert kappa.doubling(pair.assign(fresh=False)).pairs == 0
+    assert conditioning.doubling(pair) == (3, 3, 2, 1)
+    fewer_layers = many.assign(shape="gpt/lean-mini")
+    assert conditioning.doubling(pd.concat([pair, fewer_layers])) == (3, 3, 2, 1)
+    assert conditioning.doubling(pd.concat([few, many.assign(grid="two")])).pairs == 0
+    assert conditioning.doubling(pair.assign(fresh=False)).pairs == 0
     once, thrice = load_config("bert/one-head-mini"), load_config("bert/shallow-mini")
-    assert not kappa.is_doubled(once, thrice) and kappa.is_doubled(thrice, load_config("bert/lean-mini"))
+    assert not conditioning.is_doubled(once, thrice) and conditioning.is_doubled(thrice, load_config("bert/lean-mini"))
 
 
 def test_rows_are_read(tmp_path, monkeypatch):
@@ -44,8 +45,9 @@ def test_rows_are_read(tmp_path, monkeypatch):
             cells = {"status": "finished", "metric": "loss", "value": 2.5, "higher_is_better": 0, "kappa_start": "8"}
             rows[run] = ResultRow.from_cells({**run._asdict(), **cells, "kappa_end": "inf" if seed == 1 else ""})
     rows[run] = ResultRow.from_cells({**run._asdict(), "status": "failed"})
-    found = kappa.read_all_cells({"mine": GridResults(grid, rows), "mine-transformers": GridResults(grid, rows)})
+    results = GridResults(grid, rows)
+    found = conditioning.read_all_cells({"mine": results, "mine-transformers": results})
     assert found[["kappa_start", "gain", "fresh", "grid"]].values.tolist() == [[8.0, -2.5, True, "mine"]] * 3
     assert found["kappa_end"].isna().all()
     del rows[run]
-    assert kappa.read_all_cells({"mine": GridResults(grid, rows)}).empty
+    assert conditioning.read_all_cells({"mine": GridResults(grid, rows)}).empty

@@ -18,7 +18,7 @@ from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.grid_results import load_folder, load_results
 from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.running.results import processor_flags
-from modeling_leaner.training.studies import kappa
+from modeling_leaner.training.studies import conditioning
 from safetensors.torch import load_file
 from scipy import stats
 from training_data import write_shape
@@ -132,9 +132,9 @@ def final_runs(grid):
 def test_how_more_heads_and_kappa_went_together():
     """The counts of the findings: twice the heads on ListOps and elsewhere; κ and loss over the shapes of one grid."""
     grids = {path.name: load_folder(path) for path in GRIDS_FOLDER.iterdir() if (path / "results.csv").is_file()}
-    runs = kappa.read_all_cells(grids)
+    runs = conditioning.read_all_cells(grids)
     on_listops = runs["grid"].str.contains("listops")
-    found = [kappa.doubling(some) for some in (runs, runs[on_listops], runs[~on_listops])]
+    found = [conditioning.doubling(some) for some in (runs, runs[on_listops], runs[~on_listops])]
     assert [(each.pairs, each.lower_end, each.better) for each in found] == [(91, 87, 62), (44, 43, 36), (47, 44, 26)]
     shapes = runs[runs["grid"] == "enwik8-text-causal-curves"].groupby("shape")
     kappas = shapes["kappa_end"].agg(lambda values: np.log(values).mean())

@@ -26,7 +26,7 @@ def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordp
     texts = [text for column in text_columns(rows) for text in rows[column]]
     task = TASKS[kind](arguments, config, train_tokenizer(texts, tokenizer, 300, 24, family))
     task.configure(rows)
-    prepared = task.prepare(rows, "made up", training=False)
+    prepared = task.prepare(rows, "made up")
     task.keep_held_out(rows)
     return task, prepared.with_format("numpy")
 
@@ -36,10 +36,10 @@ def test_numbers_are_classes_that_are_texts_of_numbers(tmp_path):
     plain = labelled(6, 0, ("sentence",), 2).remove_columns("label")
     task, _ = text_task("sequence-classification", tmp_path, rows=plain.add_column("label", list("123123")))
     numbers = plain.add_column("label", [3, 1, 2, 3, 1, 2])
-    assert list(task.prepare(numbers, "made up", training=False)["labels"]) == [2, 0, 1, 2, 0, 1]
+    assert list(task.prepare(numbers, "made up")["labels"]) == [2, 0, 1, 2, 0, 1]
     others = plain.add_column("label", [0, 1] * 3)
     with pytest.raises(ValueError, match="^made up: label, row 1: 0 is not one of the 3 classes 1, 2, 3"):
-        task.prepare(others, "made up", training=False)
+        task.prepare(others, "made up")
 
 
 def generators(count, first=0):
@@ -94,7 +94,7 @@ def test_whole_words_are_masked_together(tmp_path):
     rows = Dataset.from_dict({"text": ["understanding reunderstandable misunderstanding standing"] * 60})
     task, prepared = text_task("masked-lm", tmp_path, "--whole_word_masking", "--mask_fraction", "0.3", rows=rows)
     task.processing = train_tokenizer(["under standing mis re able " * 9], "wordpiece", 60, 24, "bert")
-    prepared = task.prepare(rows, "made up", training=False).with_format("numpy")
+    prepared = task.prepare(rows, "made up").with_format("numpy")
     original, batch = masked(task, prepared)
     parts = 0
     for ids, labels in zip(original, batch["labels"]):
@@ -178,7 +178,7 @@ def image_task(tmp_path, *words, rows=None):
 
 
 def prepared_batch(task, rows, training):
-    prepared = task.prepare(rows, "made up", training).with_format("numpy")
+    prepared = task.prepare(rows, "made up").with_format("numpy")
     batch = task.collate([prepared[index] for index in range(len(prepared))])
     return batch, task.transform(dict(batch), generators(len(rows)), training)
 

@@ -26,7 +26,6 @@ from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.names import MODEL_TYPES
 from modeling_leaner.planning.costs import MASKED_SHARE
 from modeling_leaner.shapes import load_config
-from modeling_leaner.terminal import quiet_libraries
 
 from .running.results import environment, processor_flags
 
@@ -201,7 +200,6 @@ def bench(options: SimpleNamespace) -> pd.DataFrame:
             against each other; without any, its `shapes` against transformers.
     """
     device = torch.device("cuda" if options.device == "gpu" else "cpu")
-    quiet_libraries()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     rows: list[dict[str, Any]] = []

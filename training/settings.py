@@ -170,12 +170,6 @@ def own_settings() -> dict[str, str]:
 SHARES = ("mask_fraction", "dropout", "label_smoothing_factor", "ema_decay")
 
 
-def without_idle_steps(settings: Mapping[str, object]) -> dict[str, object]:
-    """Settings without the save_steps and eval_steps that have no effect."""
-    idle = {f"{kind}_steps" for kind in ("save", "eval") if settings.get(f"{kind}_strategy") != "steps"}
-    return {key: value for key, value in settings.items() if key not in idle}
-
-
 def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
     """`["train=a.parquet", "train=b.parquet", "folder"]` → files of each split; None for what names no split."""
     files: dict[str | None, list[str]] = {}

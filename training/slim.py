@@ -49,7 +49,6 @@ from modeling_leaner.conversion import ConversionError, convert, load_lean
 from modeling_leaner.files import read_json, whole_folder, write_json
 from modeling_leaner.hub import (
     RECORD,
-    check_vocabulary,
     copy_into,
     load_processors,
     local_folder,
@@ -62,7 +61,7 @@ from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
 from modeling_leaner.slimming.slim import Cut, Slimmed, Target, check_target, slim
 from modeling_leaner.slimming.vocabulary import keep_tokens
-from modeling_leaner.terminal import plain_console, progress_bar
+from modeling_leaner.terminal import plain_console
 
 from .data.sources import (
     decoded_image,
@@ -321,10 +320,10 @@ def inputs_of(batch: Batch) -> Batch:
 
 
 @torch.inference_mode()
-def speeds_of(models: Sequence[PreTrainedModel], batch: Batch, rounds: int = 7) -> list[float]:
+def speeds_of(models: Sequence[PreTrainedModel], batch: Batch) -> list[float]:
     """How many times as fast as the first each model is, by the best of its rounds."""
     steps = [partial(seconds_of, partial(model, **inputs_of(batch))) for model in models]
-    seconds = take_turns(steps, rounds).min(axis=1)
+    seconds = take_turns(steps, rounds=7).min(axis=1)
     return (seconds[0] / seconds).tolist()
 
 
@@ -343,7 +342,7 @@ def choose(settings: Settings, original: LeanPreTrainedModel, processor: object,
     halves = (contents[0::2], contents[1::2])  # by the first is chosen what goes
     batches = [measures.make_batches(original, processor, half, settings.max_length) for half in halves]
     target = shape_for(original, settings.target, settings.speedup, batches[0][0])
-    slimmed = slim(original, target, *batches, progress_bar)
+    slimmed = slim(original, target, *batches)
     if not settings.no_training:
         slimmed.model.save_pretrained(folder / "start")
         write_json(folder / RECORD, {"settings": options, "cuts": [asdict(cut) for cut in slimmed.cuts]})
@@ -559,8 +558,7 @@ def run(settings: Settings) -> int:
     others = sentence_transformers_files(settings.source)
     if kind is ENCODER and others:
         check_pooling(settings.source, others)
-    processors = load_processors(settings.source)
-    check_vocabulary(settings.source, processors, getattr(original.config, "vocab_size", None))
+    processors = load_processors(settings.source, getattr(original.config, "vocab_size", None))
     if settings.target != Target():
         check_target(original, settings.target)
     if not processors:

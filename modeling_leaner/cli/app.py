@@ -226,7 +226,3 @@ def inspect(
 
 
 app.add_typer(commands)
-
-
-if __name__ == "__main__":
-    app()

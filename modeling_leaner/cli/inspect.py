@@ -16,7 +16,7 @@ from ..hub import load_processors
 from ..inspection import Row, document_of, inspect_layers, layer_tables, rows_of
 from ..shapes import modality_of
 from ..slimming.measures import make_batches
-from ..terminal import plain_console, progress_bar
+from ..terminal import plain_console
 from ..training.data.sources import BUILT_IN, decoded_image, describe, place_in_file
 from ..training.running.evaluation import prepare_evaluation, saved_file
 from ..training.running.run_folder import RECIPE
@@ -35,7 +35,7 @@ def run(
     model = load_lean(source)
     origin, inputs = read_inputs(source, model, data or [], column, rows)
     start = perf_counter()
-    reports = inspect_layers(model, inputs, layers, progress_bar)
+    reports = inspect_layers(model, inputs, layers)
     document = document_of(source, origin, perf_counter() - start, reports)
     if as_json:
         print(json.dumps(document, indent=1, allow_nan=False))

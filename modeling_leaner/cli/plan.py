@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from ..family import FAMILIES, IMAGES
+from ..family import IMAGES
 from ..files import write_json
 from ..names import baseline_of, shape_names
 from ..planning.advice import REFUTATION, SOURCES
@@ -20,6 +20,7 @@ from ..terminal import plain_console
 
 ROWS = 6
 WIDTH = 110
+FIRST_RECIPES = {"vit": "digits", "bert": "listops-short", "gpt": "python-docs"}  # without downloads
 FIRST_STEPS = 32  # of the training that is proposed next
 CAPTION = "params: with the pretraining head. FLOPs: forward, at length. KV: bfloat16."
 COLUMNS = ("layers\n× width", "heads\n× size", "MLP", "params", "of\nbase", "at\nlength", "FLOPs\n/token")
@@ -121,7 +122,7 @@ def run(
     if write is None:
         print(f"\nNext: add --write shape.json to save row {row + 1}; --layers and --head-dim choose another")
     else:
-        words = ["leaner", "train", FAMILIES[family_of(config)].first_recipe, "--shape", str(write)]
+        words = ["leaner", "train", FIRST_RECIPES[family_of(config)], "--shape", str(write)]
         print(f"\nSaved row {row + 1} as {write}. Next: {shlex.join([*words, '--max_steps', str(FIRST_STEPS)])}")
 
 
@@ -216,8 +217,5 @@ def plan_document(
         "start": start and start.document(),
         "candidates": [each.document() for each in candidates],
         "recommended": best and {"row": best[0] + 1, "reason": best[1]},
-        "sources": {
-            name: {"title": each.title, "reference": each.reference, "optimises": each.optimises, "valid": each.valid}
-            for name, each in SOURCES.items()
-        },
+        "sources": SOURCES,
     }

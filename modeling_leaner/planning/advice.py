@@ -45,35 +45,26 @@ def sovit_shape(parameters: float) -> dict[str, float]:
     return shape(brentq(excess, -50, 50))
 
 
-@dataclass(frozen=True)
-class Source:
-    """One source of advice: its arXiv number, what it optimises, and for which shapes it speaks."""
-
-    title: str
-    reference: str
-    optimises: str
-    valid: str
-
-
+# Each with its arXiv number, what it optimises and for which shapes it speaks.
 SOURCES = {
-    "fit": Source(
-        title="Depth-Width 2020, fit",
-        reference="2006.12467",
-        optimises="language-model loss at equal size",
-        valid="best depth ± 1 layer; 3.3M to 2.8B, 6 to 48 layers; known at second hand",
-    ),
-    "lean": Source(
-        title="Lean 2025",
-        reference="2505.20802",
-        optimises="equal quality, fewer parameters",
-        valid=f"fewer layers, more heads, as in its ViT and BERT rows, one seed each; {REFUTATION}",
-    ),
-    "sovit": Source(
-        title="SoViT 2023",
-        reference="2305.13035",
-        optimises="image accuracy at equal compute",
-        valid="its curve ± 20 %; blocks of 129M to 411M",
-    ),
+    "fit": {
+        "title": "Depth-Width 2020, fit",
+        "reference": "2006.12467",
+        "optimises": "language-model loss at equal size",
+        "valid": "best depth ± 1 layer; 3.3M to 2.8B, 6 to 48 layers; known at second hand",
+    },
+    "lean": {
+        "title": "Lean 2025",
+        "reference": "2505.20802",
+        "optimises": "equal quality, fewer parameters",
+        "valid": f"fewer layers, more heads, as in its ViT and BERT rows, one seed each; {REFUTATION}",
+    },
+    "sovit": {
+        "title": "SoViT 2023",
+        "reference": "2305.13035",
+        "optimises": "image accuracy at equal compute",
+        "valid": "its curve ± 20 %; blocks of 129M to 411M",
+    },
 }
 
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..layers_leaner import LeanPreTrainedModel
 from ..models import block_inputs, mean_over_tokens, with_channels, without_unpadding
-from ..terminal import Progress, no_progress
+from ..terminal import with_bar
 
 
 BATCH_SIZE = 32
@@ -150,9 +150,7 @@ class LayerRunner:
 
 
 @torch.no_grad()
-def rank_layers(
-    model: LeanPreTrainedModel, reference: Reference, kept: int, progress: Progress = no_progress
-) -> dict[tuple[int, ...], float]:
+def rank_layers(model: LeanPreTrainedModel, reference: Reference, kept: int) -> dict[tuple[int, ...], float]:
     """Choices of `kept` layers, counted from 0, with the change of the output without the others; the least first.
 
     All choices up to a depth of 12. Beyond, one layer after the other is left out, always that which changes the
@@ -164,7 +162,7 @@ def rank_layers(
     while len(best) > kept:
         size = kept if depth <= EXHAUSTIVE_DEPTH else len(best) - 1
         moved = dict.fromkeys(combinations(best, size), 0.0)
-        for batch, output in progress(reference.pairs, "layers"):
+        for batch, output in with_bar(reference.pairs, "measuring layers"):
             runner = LayerRunner(model, batch)
             for layers in moved:
                 moved[layers] += squared_error(runner.output(runner.after(layers)), output)
@@ -211,13 +209,13 @@ def input_moments(
 
 @torch.no_grad()
 def changes_by_head(
-    model: LeanPreTrainedModel, reference: Reference, means: Sequence[torch.Tensor], progress: Progress = no_progress
+    model: LeanPreTrainedModel, reference: Reference, means: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Per layer (H): the change of the output where one head alone is held at its mean (leave one out)."""
     size = model.config.head_dim
     depth = model.config.num_hidden_layers
     moved = [torch.zeros(heads, dtype=torch.double) for heads in model.config.heads_per_layer]
-    for batch, output in progress(reference.pairs, "heads"):
+    for batch, output in with_bar(reference.pairs, "measuring heads"):
         runner = LayerRunner(model, batch)
         for index in range(depth):
             before = runner.after(tuple(range(index)))

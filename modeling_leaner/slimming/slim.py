@@ -7,7 +7,6 @@ import torch
 
 from ..layers_leaner import LeanPreTrainedModel
 from ..models import evaluating
-from ..terminal import Progress, no_progress
 from . import measures, operations
 from .measures import Batch, Reference
 
@@ -55,7 +54,6 @@ def slim(
     target: Target,
     choosing_batches: list[Batch],
     held_out_batches: list[Batch],
-    progress: Progress = no_progress,
 ) -> Slimmed:
     """Cuts a model down to a shape, without training: first layers, then heads, the MLP. Dtype and mode stay.
 
@@ -69,9 +67,7 @@ def slim(
     check_target(model, target)
     training = model.training
     with evaluating(model):
-        state = _Slimming(
-            model, Reference.of(model, choosing_batches), Reference.of(model, held_out_batches), progress
-        )
+        state = _Slimming(model, Reference.of(model, choosing_batches), Reference.of(model, held_out_batches))
         state.cut_layers(target)
         state.change_heads(target)
         state.change_neurons(target)
@@ -123,7 +119,6 @@ class _Slimming:
     model: LeanPreTrainedModel
     choosing: Reference
     held_out: Reference
-    progress: Progress
     cuts: list[Cut] = field(default_factory=list)
 
     def record(self, part: str, before: object, after: object) -> None:
@@ -135,7 +130,7 @@ class _Slimming:
         layers = list(range(self.model.config.num_hidden_layers))
         chosen = layers if target.keep is None else list(target.keep)
         if target.layers is not None and target.layers < len(layers):
-            ranking = measures.rank_layers(self.model, self.choosing, target.layers, self.progress)
+            ranking = measures.rank_layers(self.model, self.choosing, target.layers)
             chosen = list(next(iter(ranking)))
         if chosen != layers:
             self.model = operations.keep_layers(self.model, chosen)
@@ -155,7 +150,7 @@ class _Slimming:
             self.record("heads", heads, self.model.config.heads_per_layer)
             return
         means, _ = measures.input_moments(self.model, self.choosing, "self_attn.o_proj")
-        changes = measures.changes_by_head(self.model, self.choosing, means, self.progress)
+        changes = measures.changes_by_head(self.model, self.choosing, means)
         if total is None:
             kept = [of_heads.topk(target.heads).indices.tolist() for of_heads in changes]
         else:  # at least one per layer

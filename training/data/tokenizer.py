@@ -15,21 +15,30 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import TokenizersBackend
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from modeling_leaner.family import FAMILIES
 from modeling_leaner.files import whole_folder
 
 from .sources import find_text_column, load_split
 
 
 TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
-SPECIAL_TOKENS = {name: family.special_tokens for name, family in FAMILIES.items() if family.special_tokens}
+SPECIAL_TOKENS = {  # of each family of text, by their roles, in the order of their numbers
+    "bert": {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    },
+    "gpt": dict.fromkeys(("bos_token", "eos_token", "pad_token"), "<|endoftext|>"),
+}
+AROUND = {"bert": ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")}  # one text, and two
 MAX_ALPHABET = 1000  # characters that WordPiece keeps, the most frequent ones, as BERT's training in tokenizers does
 
 
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, max_length: int, family: str
 ) -> TokenizersBackend:
-    """A tokenizer of one of `TOKENIZER_KINDS` with the special tokens of a family (`family.py`), which come first.
+    """A tokenizer of one of `TOKENIZER_KINDS` with the special tokens of a family, which come first.
 
     `max_length` in tokens. Little text gives a smaller vocabulary than `vocab_size`. `bytes` reads no text;
     `wordpiece` reads the texts twice, and keeps those of an iterator that can be read once in memory.
@@ -37,28 +46,27 @@ def train_tokenizer(
     Raises:
         ValueError: too small a `vocab_size`, no text at all, or a row that is not a string.
     """
-    tokens = SPECIAL_TOKENS[family]
-    special = list(tokens.tokens)
-    roles = dict(tokens.roles)
+    roles = dict(SPECIAL_TOKENS[family])
+    special = list(dict.fromkeys(roles.values()))
     if kind in ("byte-bpe", "bytes"):
         check_size(vocab_size, 256 + len(special), f"256 bytes and {len(special)} special tokens")
         tokenizer = _bytes(texts, kind, vocab_size, special)
     else:
         train = _wordpiece if kind == "wordpiece" else _words
-        tokenizer = train(texts, vocab_size, special, tokens.unknown)
-        roles["unk_token"] = tokens.unknown
+        tokenizer = train(texts, vocab_size, special, roles.setdefault("unk_token", special[0]))
     after = []
     if kind == "byte-bpe":  # offsets leave out the space that begins a token
         after.append(processors.ByteLevel(add_prefix_space=False, trim_offsets=True))
-    if tokens.single:
-        inserted = [(token, special.index(token)) for token in special if token in tokens.single.split()]
-        after.append(processors.TemplateProcessing(single=tokens.single, pair=tokens.pair, special_tokens=inserted))
+    if family in AROUND:
+        single, pair = AROUND[family]
+        inserted = [(token, special.index(token)) for token in special if token in single.split()]
+        after.append(processors.TemplateProcessing(single=single, pair=pair, special_tokens=inserted))
     if after:
         tokenizer.post_processor = processors.Sequence(after)
     return TokenizersBackend(
         tokenizer_object=tokenizer,
         model_max_length=max_length,
-        model_input_names=["input_ids", *(["token_type_ids"] if tokens.single else []), "attention_mask"],
+        model_input_names=["input_ids", *(["token_type_ids"] if family in AROUND else []), "attention_mask"],
         clean_up_tokenization_spaces=False,
         **roles,
     )

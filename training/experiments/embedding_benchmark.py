@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 from modeling_leaner.exporting import load_onnx
 from modeling_leaner.files import naming
 from modeling_leaner.models import mean_over_tokens, seconds_of, take_turns
-from modeling_leaner.terminal import plain_console, quiet_libraries
+from modeling_leaner.terminal import plain_console
 
 from ..data.sources import Rows, evenly, load_split
 from ..running.results import environment, processor_flags
@@ -354,7 +354,6 @@ def evaluate_encoders(
     Args:
         data: NAME or NAME=PATH of what is scored; empty means everything, from the Hub.
     """
-    quiet_libraries()
     if threads is not None:
         torch.set_num_threads(threads)
     document = compare(sources, local_copies(data or list(SOURCES)), rounds)

@@ -5,7 +5,7 @@ training split; if a best rate lies at an edge the grid grows there, for all sha
 every seed at its own best rate; with branches a trunk first, then its branches (`branches.py`). `grid.py` describes
 the keys of a grid file. Runs are processes of this machine, or tasks of a Ray cluster (`ray_engine.py`).
 
-In output_dir: results.csv (one row per finished or failed run, see `results.py`), summary.json, grid.yaml, and for
+In output_dir: results.csv (one row per finished or failed run, see `records.py`), summary.json, grid.yaml, and for
 each run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
 """
 

@@ -9,7 +9,6 @@ import pandas as pd
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import AutoConfig
 
-from modeling_leaner.family import FAMILIES
 from modeling_leaner.files import read_json, write_bytes, write_json
 from modeling_leaner.shapes import heads_of, is_plain
 
@@ -61,7 +60,7 @@ def model_card(folder: Path, results: PublishedResults) -> str:
         role="pruned model" if results.cut_parent else role,
         dataset=results.dataset_name,
         task=task,
-        family=FAMILIES[config.model_type.removeprefix("lean_")].title,
+        family=type(config).__name__.removesuffix("Config"),
         parent=repository(results.parent) if results.parent else None,
         snippet=snippet(results, config, repository(results.name)),
         scores=scores,

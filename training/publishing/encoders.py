@@ -18,11 +18,10 @@ from modeling_leaner.conversion import ConversionError, convert, load_lean
 from modeling_leaner.files import read_json, sha256, whole_folder, write_bytes, write_json
 from modeling_leaner.hub import RECORD, copy_into, load_processors, sentence_transformers_files, without_local_paths
 from modeling_leaner.layers_leaner import WEIGHTS
-from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments import embedding_benchmark
 from ..records import RESULTS
-from ..settings import without_idle_steps, words_of
+from ..settings import words_of
 from .cards import STS_TESTS, finish
 from .folders import CARDS, ENCODER, MODULES, is_encoder
 
@@ -51,7 +50,6 @@ def publish_encoder(
         data: as of `embedding_benchmark.local_copies`.
         texts: sources of the training sentences, for the card.
     """
-    quiet_libraries()
     target = CARDS / name
     if target.exists() and not (replace and is_encoder(target)):
         raise ValueError(f"{target} exists already; choose another name, or --replace it")
@@ -66,7 +64,7 @@ def publish_encoder(
     if MODULES not in others:
         raise ValueError(f"{parent}: no {MODULES}; expected an encoder of sentence-transformers")
     own = {"shape": trained["shape"], "seed": trained["seed"], "output_dir": str(run)}
-    train = words_of(own | without_idle_steps(trained["recipe"]) | {"teacher": parent})
+    train = words_of(own | trained["recipe"] | {"teacher": parent})
     publish = [str(run), "--name", name, "--parent", parent, "--base-model", base_model]
     publish += ["--data", *(f"{score}={path}" if path else score for score, path in rows.items())]
     for option, value in {"--license": license, "--texts": texts}.items():

@@ -16,7 +16,6 @@ import yaml
 from modeling_leaner.files import read_object, sha256, whole_folder, write_bytes
 from modeling_leaner.hub import RECORD, cut_of_layers
 from modeling_leaner.layers_leaner import WEIGHTS
-from modeling_leaner.terminal import quiet_libraries
 
 from ..experiments.grid import Grid, check_unchanged, load_grid, reported, write_grid
 from ..experiments.grid_results import GridResults, load_folder, load_results
@@ -174,7 +173,6 @@ def publish_all(
 
     Prints what was written. Of a grid, a folder that exists is renewed unless it is to be replaced.
     """
-    quiet_libraries()
     if file is None:
         load = functools.cache(load_folder)
         for folder in published_folders(CARDS):

@@ -7,14 +7,12 @@ from modeling_leaner.files import read_object
 from modeling_leaner.hub import (
     check_repository,
     check_token,
-    check_vocabulary,
     commit,
     contents,
     deleted,
     load_processors,
     remote_of,
 )
-from modeling_leaner.terminal import quiet_libraries
 
 from .folders import CARDS, README, all_published, check_folder
 
@@ -39,7 +37,7 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     files = contents(folder, repository)
     check_folder(folder, files)
     vocab_size = read_object(folder / "config.json").get("vocab_size")
-    check_vocabulary(str(folder), load_processors(str(folder)), vocab_size)
+    load_processors(str(folder), vocab_size)
     for name, content in files.items():
         if not name.endswith(TEXT_FILES) or name in TOKENIZER_TEXTS:
             continue
@@ -62,7 +60,6 @@ def push(folder: Path, repository: str, dry_run: bool = False, private: bool | N
         dry_run: only says what would be done.
         private: whether a repository that is made now is private; None leaves it to the account's settings.
     """
-    quiet_libraries()
     check_repository(repository)
     files = checked_contents(folder, repository)
     if not dry_run:

@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 
 from modeling_leaner.layers_leaner import WEIGHTS
-from modeling_leaner.terminal import quiet_libraries
 
 from ..reading import read_yaml
 from ..records import RESULTS, RunResults
@@ -140,7 +139,6 @@ def verify_all(folders: Sequence[Path], data_files: Sequence[str] = (), short: b
     Args:
         data_files: local copies of datasets, each as NAME=FOLDER.
     """
-    quiet_libraries()
     folders = folders or all_published(CARDS)
     given = {name: [where] for name, _, where in (entry.partition("=") for entry in data_files) if where}
     if len(given) < len(data_files):

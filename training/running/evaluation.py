@@ -14,7 +14,6 @@ from modeling_leaner.files import naming, read_json
 from modeling_leaner.hub import local_folder, refuse_pickles
 from modeling_leaner.layers_leaner import find_weights
 from modeling_leaner.shapes import is_plain, load_config
-from modeling_leaner.terminal import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
 from ..records import RESULTS
@@ -46,7 +45,6 @@ def print_evaluation(model: str, options: list[str], as_json: bool = False) -> N
     Raises:
         ValueError, OSError: one line that names what is missing or does not fit.
     """
-    quiet_libraries()
     results = evaluate(model, options)
     if as_json:
         print(json.dumps(results, allow_nan=False))

@@ -87,7 +87,7 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         if arguments.streaming:
             rows = rows.shuffle(seed=arguments.seed, buffer_size=10_000)
         with naming(source, (UnicodeDecodeError,)):  # some formats are read before they are decoded
-            train = task.prepare(rows, source, training=True).with_format("numpy")
+            train = task.prepare(rows, source).with_format("numpy")
         training_data = {
             "rows": len(rows) if hasattr(rows, "__len__") else None,  # None of a stream
             # None of images: to decode them all would take long
@@ -103,7 +103,7 @@ def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
         return None
     source = held_out_source(task.arguments)
     with naming(source, (UnicodeDecodeError,)):
-        prepared = task.prepare(rows, source, training=False)
+        prepared = task.prepare(rows, source)
         task.keep_held_out(rows)
     return HeldOut(source, prepared.with_format("numpy"), content_sha256(rows, task.columns))
 

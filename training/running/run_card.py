@@ -16,7 +16,7 @@ from modeling_leaner.files import read_object, write_bytes
 from modeling_leaner.hub import HUB_OWNER
 
 from ..records import LOCAL_FILES, RESULTS, PublishedResults, RunResults, checked
-from ..settings import without_idle_steps, words_of
+from ..settings import words_of
 from ..tasks import TASKS
 
 
@@ -38,7 +38,7 @@ def write_run_card(folder: Path) -> None:
     results = checked(RunResults, read_object(file), file)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     where = folder.name if folder.is_absolute() else folder.as_posix()
-    words = words_of({"shape": results.shape, "seed": results.seed, **without_idle_steps(results.recipe)})
+    words = words_of({"shape": results.shape, "seed": results.seed, **results.recipe})
     text = TEMPLATES.get_template("run_card.md").render(
         metadata=metadata(results, config.model_type),
         results=results,

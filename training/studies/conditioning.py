@@ -8,14 +8,15 @@ learning rate. It says nothing about κ later in training, which nothing control
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch import Generator, Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -23,15 +24,17 @@ from torch.optim import AdamW
 from transformers import get_cosine_schedule_with_warmup
 
 from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
+from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import finite_or_none
-from modeling_leaner.inspection import head_condition_numbers
+from modeling_leaner.inspection import Spectrum, head_condition_numbers
 from modeling_leaner.layers_leaner import LeanAttention
 from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
+from modeling_leaner.shapes import load_config
 
 from ..data.builtin import python_docs
-from ..experiments.grid_results import load_folder
-from ..experiments.statistics import paired_statistics
-from .kappa import doubling, read_all_cells
+from ..experiments.grid import PEERS
+from ..experiments.grid_results import GridResults, gain, load_folder
+from ..experiments.statistics import frame, paired_statistics, reported_rows
 from .study import Outcome, Study, double_precision, line, most
 
 
@@ -98,10 +101,8 @@ def run(study: Study, settings: Settings) -> None:
 
 
 def condition_numbers(matrices: Tensor) -> Tensor:
-    """κ of each of the matrices (R, N, D): (R); infinite if rank is lost, as `conditioning.Spectrum` has it."""
-    values = torch.linalg.svdvals(matrices)
-    kappas = values[:, 0] / values[:, -1]
-    return kappas.where(kappas < 1 / (max(matrices.shape[1:]) * torch.finfo(matrices.dtype).eps), math.inf)
+    """κ of each of the matrices (R, N, D): (R); infinite if rank is lost."""
+    return torch.tensor([Spectrum.of(matrix).condition_number for matrix in matrices])
 
 
 @double_precision()
@@ -130,6 +131,67 @@ def untrained_attention(study: Study, settings: Settings, source: Generator) -> 
         whole = {heads: found for heads, found in kappas.items() if found.isfinite().all()}
         lines.append(line(mask, list(whole), list(whole.values())))
     study.plot("κ of the head outputs, random weights", "heads", "κ", lines, log="xy")
+
+
+# κ in the finished runs of the grids, at the start and the end of training. Quality is a gain: more is better.
+
+
+def read_all_cells(grids: Mapping[str, GridResults]) -> pd.DataFrame:
+    """The finished runs of the grids whose runs have all ended, with the columns of results.csv, `grid`, `gain` and
+    `fresh`: whether the weights started at random. Without grids of cuts, which were trained before, and of
+    transformers' own models; of a grid with branches those of the longest."""
+    tables = [frame([]).assign(grid="", gain=0.0, fresh=True)]
+    for name, results in grids.items():
+        grid = results.grid
+        runs = reported_rows(results)
+        all_ended = len(runs) == sum(len(grid.seeds_for(shape)) for shape in grid.shapes)
+        if all_ended and not grid.cuts and not name.endswith(PEERS):
+            runs = runs[runs["status"] == "finished"]
+            gains = gain(runs["value"], results.any_reported and results.any_reported.higher_is_better)
+            tables.append(runs.assign(grid=name, gain=gains, fresh=grid.start_from is None))
+    return pd.concat(tables)
+
+
+class Doubling(NamedTuple):
+    """Pairs of runs that differ in twice the heads alone, of one seed, from random weights, κ known at both ends.
+
+    `lower_start`, `lower_end`: pairs in which κ is lower with more heads. `better`: those of `lower_end` in which the
+    quality is higher, too.
+    """
+
+    pairs: int
+    lower_start: int
+    lower_end: int
+    better: int
+
+
+def is_doubled(few: LeanConfig, many: LeanConfig) -> bool:
+    """Whether a shape has twice the heads of another, at half the head size, and is the same otherwise."""
+    same = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size")
+    if any(getattr(few, name) != getattr(many, name) for name in same):
+        return False
+    doubled = [2 * heads for heads in few.heads_per_layer] == list(many.heads_per_layer)
+    return doubled and few.head_dim == 2 * many.head_dim
+
+
+def doubling(runs: pd.DataFrame) -> Doubling:
+    """What twice the heads did to κ, and in how many pairs quality rose where κ fell."""
+    compared = ["kappa_start", "kappa_end", "gain"]
+    differences = [pd.DataFrame(columns=compared, dtype=float)]
+    known = runs[runs["fresh"].astype(bool)].dropna(subset=compared)
+    for _, grid in known.groupby("grid"):
+        shapes = {shape: cell.set_index("seed")[compared] for shape, cell in grid.groupby("shape")}
+        for few, many in permutations(shapes, 2):
+            if is_doubled(load_config(few), load_config(many)):
+                differences.append((shapes[many] - shapes[few]).dropna())
+    found = pd.concat(differences)
+    lower_end = found["kappa_end"] < 0
+    return Doubling(
+        pairs=len(found),
+        lower_start=int((found["kappa_start"] < 0).sum()),
+        lower_end=int(lower_end.sum()),
+        better=int((lower_end & (found["gain"] > 0)).sum()),
+    )
 
 
 def finished_grids(study: Study) -> None:

@@ -104,7 +104,7 @@ class Task:
 
     - `configure(train)`, which finds the `columns` that it reads and returns the fields of the configuration that
       follow from the data, such as the labels;
-    - `prepare(rows, source, training)`: rows of numbers, or ValueError that names source, column and row;
+    - `prepare(rows, source)`: rows of numbers, or ValueError that names source, column and row;
     - `collate(rows)`: one batch on the host, and `score(prediction)`: the metrics, from what `reduce` kept;
     - with `has_own_loss` also `loss(model, inputs)` → loss, a mean of this batch, and outputs.
 

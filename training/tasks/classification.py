@@ -168,7 +168,7 @@ class ImageClassification(Classification):
         self.columns = [self.image_column, self.label_column]
         return fields
 
-    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+    def prepare(self, rows: Rows, source: str) -> Rows:
         require_columns(rows, self.columns, source)
         height, width = self.config.image_shape
         feature = (rows.features or {}).get(self.label_column)
@@ -255,7 +255,7 @@ class SequenceClassification(Classification, TextTask):
             fields["pad_token_id"] = self.pad_id  # LeanGPT reads its last token that is not padding
         return fields
 
-    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+    def prepare(self, rows: Rows, source: str) -> Rows:
         require_columns(rows, self.columns, source)
         reading = (self.length, self.arguments.truncation, self.segments, self.reading_key())
         key = (self.name, self.texts, self.label_key(), reading)

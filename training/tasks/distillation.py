@@ -283,7 +283,7 @@ class Embedding(TextTask):
         self.columns = [self.text_column]
         return {}
 
-    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+    def prepare(self, rows: Rows, source: str) -> Rows:
         """The token ids of each text and their number; the teacher's, too, if the student has another vocabulary."""
         require_columns(rows, self.columns, source)
         tokenizers = {"": self.processing}

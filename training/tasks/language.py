@@ -28,7 +28,7 @@ class LanguageModelling(TextTask):
         self.columns = [self.text_column]
         return {}
 
-    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+    def prepare(self, rows: Rows, source: str) -> Rows:
         require_columns(rows, self.columns, source)
         key = (self.text_column, self.arguments.whole_word_masking, self.reading_key())
         function = partial(self._tokens, source=source)
