@@ -11,6 +11,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import datasets  # noqa: E402
 import pytest  # noqa: E402
 import transformers  # noqa: E402
 from warm_stranger import WarmStranger  # noqa: E402
@@ -18,6 +19,7 @@ from warm_stranger import WarmStranger  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
+datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0.5  # at the end of each stream of parquet; without it 5 s
 
 
 @pytest.fixture(scope="module")

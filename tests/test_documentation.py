@@ -21,6 +21,7 @@ import pytest
 import yaml
 from encoders import write_stand_ins
 from hub_server import LocalHub, reached
+from modeling_leaner.training import slim
 from test_export import needs_onnx
 from transformers.utils import is_torchvision_available
 from typer.main import get_command
@@ -91,14 +92,18 @@ def hub():
         yield hub
 
 
+def with_option(words: list[str], name: str, value: str) -> list[str]:
+    """The command with another value of an option."""
+    at = words.index(name) if name in words else len(words)
+    return [*words[:at], *words[at + 2 :], name, value]
+
+
 def shortened(words: list[str]) -> list[str]:
-    """The command with two steps of training, or with few rows."""
+    """The command with two steps of training, or a second, or with few rows."""
     if words[:2] == ["leaner", "train"] or "modeling_leaner.training.train" in words:
-        if "--max_steps" in words:
-            words[words.index("--max_steps") + 1] = "2"
-        else:
-            words += ["--max_steps", "2"]
-        words += ["--max_eval_rows", "64"]
+        words = [*with_option(words, "--max_steps", "2"), "--max_eval_rows", "64"]
+    if words[:2] == ["leaner", "slim"] and "--no-training" not in words:
+        words = with_option(words, "--minutes", "0.02")
     if words[:2] == ["leaner", "verify"]:
         words.append("--short")
     if words[:3] == ["leaner", "sweep", "docs/digits-grid.yaml"]:
@@ -121,6 +126,9 @@ def test_example(example, clone, hub, monkeypatch):
     """In the order of the page: later examples read what earlier ones wrote."""
     folder, mode = clone
     monkeypatch.chdir(folder)
+    if mode == "short":
+        monkeypatch.setattr(slim, "CALIBRATION_ROWS", 32)
+        monkeypatch.setattr(slim, "HELD_OUT_ROWS", 100)
     if example.page == "hub" or example.text.startswith("leaner push"):
         with reached(hub, folder / "home"):
             run_example(example, mode)
@@ -186,7 +194,7 @@ def test_the_notebook(clone, monkeypatch):
     """Its cells run one after another; `make test` takes a tiny encoder and no time to train."""
     folder, mode = clone
     monkeypatch.chdir(folder)
-    short = {"model_cards/minilm-4-layers": "sentence-transformers/all-MiniLM-L6-v2", "--minutes 1": "--minutes 0.05"}
+    short = {"model_cards/minilm-4-layers": "sentence-transformers/all-MiniLM-L6-v2", "--minutes 1": "--minutes 0.02"}
     cells = json.loads((folder / "docs" / "faster-encoder.ipynb").read_text(encoding="utf-8"))["cells"]
     names: dict = {}
     for cell in cells:

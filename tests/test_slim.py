@@ -103,6 +103,8 @@ def test_every_kind_becomes_a_smaller_model_of_transformers(tmp_path, kind, rows
 def test_training_brings_an_encoder_nearer_to_its_original(tmp_path, monkeypatch):
     """A published encoder on real text, for a few steps."""
     monkeypatch.setattr(slim, "measured_plan", lambda *_: {"steps": 12, "bf16": False})
+    monkeypatch.setattr(slim, "CALIBRATION_ROWS", 32)
+    monkeypatch.setattr(slim, "HELD_OUT_ROWS", 100)
     rows = tmp_path / "rows.txt"
     rows.write_text(
         "\n\n".join(line for line in (CARDS / "LOG.md").read_text().split("\n") if len(line) > 60)[:30_000]
@@ -256,13 +258,13 @@ def test_an_interrupted_command_continues(tmp_path):
     out = tmp_path / "out"
     rows = tmp_path / "rows.parquet"
     labelled(3000, 1, ("text",), 2).to_parquet(rows)
-    words = ["slim", source, out, "--layers", 2, "--minutes", 0.15, "--data", rows]
+    words = ["slim", source, out, "--layers", 2, "--minutes", 0.1, "--data", rows]
     command = [sys.executable, "-m", "modeling_leaner", *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     plan = tmp_path / "out.unfinished" / "training.json"
     while not plan.is_file() and process.poll() is None:
         time.sleep(0.2)
-    time.sleep(4)
+    time.sleep(2)
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 130, output
