@@ -95,7 +95,7 @@ def encoder_card(folder: Path) -> str:
         kept=lambda model: kept(model, parent),
         mean_sts=embedding_benchmark.mean_sts,
         worst=min(shares, key=lambda share: share["kept"]),
-        rivals=rivals(len(results["heads_per_layer"])),
+        rivals=rivals(len(results["heads_per_layer"]), results["base_model"]),
         is_plain=is_plain(folder),
         trained_length=re.search(r"--max_length[ =](\d+)", " ".join(results["commands"]))[1],
         repository=repository(results["name"]),
@@ -110,8 +110,8 @@ def kept(model: Mapping, parent: Mapping) -> float:
     return means[0] / means[1]
 
 
-def rivals(layers: int) -> list[dict]:
-    """Published encoders with so many layers or one more, the fastest, and the best that is as fast as the parent.
+def rivals(layers: int, parent: str) -> list[dict]:
+    """The parent, encoders with so many layers or one more, the fastest, and the best that is as fast as the parent.
 
     They are known in this project only; empty in another.
     """
@@ -120,7 +120,7 @@ def rivals(layers: int) -> list[dict]:
     table = pd.read_csv(RIVALS, comment="#").dropna(subset="stsb_test")
     as_fast = table[table["relative_speed"] >= 1]
     ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]
-    alike = table[table["layers"].between(layers, layers + 1)]
+    alike = table[(table["model"] == parent) | table["layers"].between(layers, layers + 1)]
     chosen = pd.concat([alike, ends]).drop_duplicates("model").astype(object)
     return chosen.where(chosen.notna(), None).to_dict("records")
 
