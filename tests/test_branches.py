@@ -234,7 +234,7 @@ def test_a_trunk_then_its_branches_seed_by_seed(bench, capsys):
     first, second = ({cell["shape"]: cell for cell in curve["shapes"]}["gpt.json"] for curve in summary["curves"])
     assert first["values"] == pytest.approx({"1": 4.901, "2": 4.902}) and second["mean"] == pytest.approx(4.8015)
     assert summary["shapes"][0]["mean"] == second["mean"] and summary["shapes"][0]["n"] == 2
-    assert (first["tokens"], first["tokens_per_parameter"], first["seconds"]) == (FIRST, FIRST / 1000, 5.0)
+    assert first["seconds"] == 5.0
 
 
 def test_lost_rows_and_killed_sweeps(bench):

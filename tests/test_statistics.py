@@ -186,35 +186,16 @@ def test_contrasts_by_scipy(tmp_path, capsys):
     steps = [3 * low, max(3 * low, 2 * middle), max(3 * low, 2 * middle, high)]
     corrected = [each["p_corrected"] for each in found["contrasts"]]
     assert corrected == pytest.approx([steps[sorted(raw).index(p)] for p in raw])
-    means = [sum(values[shape][:3]) / 3 for shape in (LEAN, SHALLOW)]
-    assert first["row_error"] == pytest.approx(sum(mean * (1 - mean) / 400 for mean in means) ** 0.5)
     statistics.show(found)
     said = capsys.readouterr().out
     (line,) = (line for line in said.splitlines() if f"{LEAN} {SHALLOW}" in line)
     assert "0.03667" in line
 
 
-def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
-    """A failure is a run that broke off, or one worse than the best simple guess; without guesses, than `chance`."""
+def test_the_median_is_beside_the_mean(tmp_path):
     grid = grid_of(tmp_path, **ONE_RATE)
-    rows = reported({BASE: [0.40, 0.10, 0.376, 0.377], SHALLOW: [0.4, None, 0.5, 0.6], LEAN: [0.45] * 4})
-
-    def rates():
-        found = cells(grid, rows)
-        return [found[shape]["failure_rate"] for shape in (BASE, SHALLOW, LEAN)]
-
-    assert rates() == [0.25, 0.25, 0.0]
-    guesses = tmp_path / "guesses.json"
-    guesses.write_text('[{"name": "a", "value": 0.2}, {"name": "bag of tokens", "value": 0.377}]')
-    assert rates() == [0.5, 0.25, 0.0]
-    base = cells(grid, rows)[BASE]
+    base = cells(grid, reported({BASE: [0.40, 0.10, 0.376, 0.377]}))[BASE]
     assert base["median"] == pytest.approx(0.3765) and base["mean"] == pytest.approx(0.31325)
-    guesses.unlink()
-    for each in rows.values():
-        each.chance = None
-    assert rates()[0] is None
-    lower = statistics.frame([row(6.4, **LOSS | {"chance": 6.5}), row(6.6, **LOSS | {"chance": 6.5})])
-    assert statistics.failure_rate(lower, 0, None) == 0.5 and statistics.failure_rate(lower.head(0), 0, 0.2) is None
 
 
 # κ

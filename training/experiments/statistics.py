@@ -123,16 +123,6 @@ def learned(runs: pd.DataFrame, guess: float | None = None) -> bool | None:
     return None if advantage > 0 else False
 
 
-def failure_rate(runs: pd.DataFrame, failed: int, guess: float | None) -> float | None:
-    """The share of runs that failed or end worse than the guess, without one than each row's own `chance`; None where
-    that is unknown."""
-    target = runs["chance"] if guess is None else guess
-    worse = gain(runs["value"] - target, bool(runs["higher_is_better"].any()))
-    if len(runs) + failed == 0 or worse.isna().any():
-        return None
-    return (failed + int((worse < 0).sum())) / (len(runs) + failed)
-
-
 def reported_rows(results: GridResults, branch: int | None = None) -> pd.DataFrame:
     """The reported runs at the best rates that have ended, shape by shape; by default those of the longest branch.
 
@@ -155,27 +145,19 @@ def runs_of(ended: pd.DataFrame, shape: str) -> pd.DataFrame:
     return ended[(ended["shape"] == shape) & (ended["status"] == "finished")]
 
 
-def compare(grid: Grid, ended: pd.DataFrame, shape: str, other: str) -> tuple[Summary, float | None]:
-    """`paired_statistics` of a shape minus another, and the error of the difference by the choice of rows.
-
-    That error is an upper limit, as if the two were right independently of each other; models are right on the
-    same rows more often than that. More seeds do not lower it.
-    """
+def compare(grid: Grid, ended: pd.DataFrame, shape: str, other: str) -> Summary:
+    """`paired_statistics` of a shape minus another."""
     pairs = [runs_of(ended, each).set_index("seed") for each in (shape, other)]
     seeds = pairs[0].index.intersection(pairs[1].index)
     own, base = (runs.loc[seeds] for runs in pairs)
     higher_is_better = bool(own["higher_is_better"].any())
-    compared = paired_statistics(own["value"], base["value"], grid.margin, higher_is_better)
-    errors = [_row_error_of(own), _row_error_of(base)]
-    return compared, None if None in errors else math.hypot(*errors)
+    return paired_statistics(own["value"], base["value"], grid.margin, higher_is_better)
 
 
 def contrasts(grid: Grid, ended: pd.DataFrame) -> list[Summary]:
     """The grid's `contrasts`, p corrected by Holm over all, also those that have not run."""
-    found = []
-    for shape, minus in grid.contrasts or []:
-        compared, error = compare(grid, ended, shape, minus)
-        found.append({"shape": shape, "minus": minus, **compared, "row_error": error})
+    pairs = grid.contrasts or []
+    found = [{"shape": shape, "minus": minus, **compare(grid, ended, shape, minus)} for shape, minus in pairs]
 
     # The k-th smallest of n times n - k + 1, never below the one before, at most 1.
     ordered = pd.Series([contrast["p"] for contrast in found], dtype=float).fillna(1).sort_values()
@@ -199,26 +181,20 @@ def score(ended: pd.DataFrame, shape: str) -> Summary:
 
 def against_baseline(grid: Grid, ended: pd.DataFrame, shape: str) -> tuple[Summary, Summary, list[int]]:
     """A shape's `score`, its `paired_statistics` minus the baseline, for which all are None, and its failed seeds."""
-    compared, _ = compare(grid, ended, shape, grid.baseline)
+    compared = compare(grid, ended, shape, grid.baseline)
     failed = ended.loc[(ended["shape"] == shape) & (ended["status"] == "failed"), "seed"].tolist()
     return score(ended, shape), dict.fromkeys(compared) if shape == grid.baseline else compared, failed
 
 
 def budget(grid: Grid, ended: pd.DataFrame, branch: int) -> Summary:
-    """All shapes at one branch, with their costs, and the contrasts there."""
+    """All shapes at one branch."""
     shapes = []
     for shape in grid.shapes:
         runs = runs_of(ended, shape)
         scored, compared, failed = against_baseline(grid, ended, shape)
-        costs = {
-            "values": dict(zip(runs["seed"].astype(str), runs["value"].tolist())),
-            "failed": failed,
-            "tokens": number(runs["tokens"].max()),
-            "training_flops": number(runs["training_flops"].dropna().max()),
-            "tokens_per_parameter": number(runs["tokens_per_parameter"].mean()),
-        }
-        shapes.append(scored | costs | compared)
-    return {"branch": branch, "shapes": shapes, "contrasts": contrasts(grid, ended)}
+        values = dict(zip(runs["seed"].astype(str), runs["value"].tolist()))
+        shapes.append(scored | {"values": values, "failed": failed} | compared)
+    return {"branch": branch, "shapes": shapes}
 
 
 def interpolate(costs: Sequence[float], values: Sequence[float], cost: float) -> tuple[float, float]:
@@ -304,7 +280,6 @@ def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
         "tuning_lead": choice.lead,
         "tuning_spread": choice.spread,
         "median": number(runs["value"].median()),
-        "failure_rate": failure_rate(runs, len(failed), guess),
         **compared,
         "parameters": number(runs["parameters"].max()),
         "parameters_over_baseline": number(runs["parameters"].max() / baseline["parameters"].max()),
@@ -342,7 +317,7 @@ def summarise(results: GridResults) -> Summary:
 # In print
 
 SHOWN = (  # of each shape and comparison, under the keys of summary.json
-    "shape minus equal branch learning_rate pairs n mean sd median failure_rate difference interval p "
+    "shape minus equal branch learning_rate pairs n mean sd median difference interval p "
     "p_non_inferiority p_corrected parameters seconds verdict"
 ).split()
 
