@@ -1,4 +1,4 @@
-"""Files and folders: read up to a size, written whole or not at all. Errors name the file they are about."""
+"""Files and folders, written whole or not at all. Errors name the file they are about."""
 
 import hashlib
 import json
@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-
-
-MOST_BYTES = 100_000_000  # of a JSON file; the largest tokenizers have a third of it
 
 
 @contextmanager
@@ -71,19 +68,15 @@ def naming(place: object, kinds: tuple[type[Exception], ...] = (ValueError,)) ->
         raise ValueError(message if message.startswith(str(place)) else f"{place}: {message}") from error
 
 
-def read_text(path: Path, most: int) -> str:
-    """Read a text file. Raises ValueError, naming it, for more bytes than `most` and for what is not UTF-8."""
-    with path.open("rb") as file:
-        content = file.read(most + 1)  # of a device, too, which has no size
-    if len(content) > most:
-        raise ValueError(f"{path}: expected at most {most:,} bytes")
+def read_text(path: Path) -> str:
+    """Read a text file. Raises ValueError, naming it, for what is not UTF-8."""
     with naming(f"{path}: not a text in UTF-8"):
-        return content.decode("utf-8")
+        return path.read_text(encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises ValueError, naming it, if it is not JSON; OSError if it cannot be read."""
-    text = read_text(path, MOST_BYTES)
+    text = read_text(path)
     with naming(f"{path}: not a JSON file", (ValueError, RecursionError)):
         return json.loads(text)
 

@@ -20,7 +20,7 @@ from huggingface_hub import (
 from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-from .files import MOST_BYTES, naming, read_json, read_text, sha256
+from .files import naming, read_json, read_text, sha256
 from .layers_leaner import WEIGHTS
 from .names import reason_of
 
@@ -160,7 +160,7 @@ def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
     """What the repository gets, by name: files as they are, and texts that differ from those in the folder.
 
     Texts get the owner in place of the placeholder, no local path, and code that loads the model from the repository.
-    Raises ValueError that names a text that is too large or not in UTF-8.
+    Raises ValueError that names a text that is not in UTF-8.
     """
     here = re.escape(folder.resolve().name)
     owner = repository.split("/")[0]
@@ -169,7 +169,7 @@ def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
         name = path.relative_to(folder).as_posix()
         files[name] = path
         if any(path.match(pattern) for pattern in TEXTS):
-            text = read_text(path, MOST_BYTES)
+            text = read_text(path)
             loads = rf'^repository = "(?:[^"]*/)?{here}"'
             sent = re.sub(loads, f'repository = "{repository}"', text, flags=re.MULTILINE)
             sent = re.sub(rf"\b{HUB_OWNER}/{here}(?![\w-])", repository, sent)

@@ -1,4 +1,4 @@
-"""What a user wrote, read strictly: YAML within bounds, without repeated keys and aliases; names of files."""
+"""What a user wrote, read strictly: YAML without repeated keys; names of files."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,10 +10,7 @@ from modeling_leaner.terminal import did_you_mean
 
 
 RECIPES = Path(__file__).parent / "recipes"
-MOST_BYTES = 1_000_000
-MOST_EVENTS = 20_000
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
-QuickLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # where PyYAML was built without libyaml, a slow one
 
 
 def is_there(path: str) -> bool:
@@ -55,15 +52,11 @@ def read_yaml(path: Path) -> dict[str, object]:
     """The keys and values in a YAML file.
 
     Raises:
-        ValueError: it is too large, no YAML, no mapping, or has a key twice, an alias, a value such as `!!int x`.
+        ValueError: it is no YAML, no mapping, or has a key twice or a value such as `!!int x`.
         OSError: it cannot be read.
     """
-    text = read_text(path, MOST_BYTES)
+    text = read_text(path)
     try:
-        for number, event in enumerate(yaml.parse(text, Loader=QuickLoader)):
-            if isinstance(event, yaml.AliasEvent) or number > MOST_EVENTS:
-                place = f"line {event.start_mark.line + 1}"
-                raise yaml.YAMLError(f"{place}: an alias, or more than {MOST_EVENTS:,} values")
         values = yaml.load(text, Loader=StrictLoader)
     except (yaml.YAMLError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         problem = "" if isinstance(error, yaml.YAMLError) else "a value that cannot be read: "
