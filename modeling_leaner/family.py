@@ -30,7 +30,7 @@ IMAGES, TEXT = "image", "token"  # the unit by which the costs of a family are s
 FAMILIES = {"vit": IMAGES, "bert": TEXT, "gpt": TEXT}  # and what each reads
 
 
-def _register(config_class: type, models: object, modality: str) -> None:
+def _register(config_class: type, models: object) -> None:
     """Registers one family, with transformers' tokenizer or image processor; what is saved carries its code."""
     for auto_name, target in config_class.auto_classes().items():
         auto_class = getattr(transformers, auto_name)
@@ -41,7 +41,7 @@ def _register(config_class: type, models: object, modality: str) -> None:
             model_class = getattr(models, target.split(".")[-1])
             auto_class.register(config_class, model_class, exist_ok=True)
             model_class.register_for_auto_class(auto_name)
-    if modality is TEXT:
+    if config_class is not LeanViTConfig:
         transformers.AutoTokenizer.register(config_class, transformers.TokenizersBackend, exist_ok=True)
         return
     processors = {"pil": transformers.ViTImageProcessorPil}
@@ -50,12 +50,9 @@ def _register(config_class: type, models: object, modality: str) -> None:
     AutoImageProcessor.register(config_class, image_processor_classes=processors, exist_ok=True)
 
 
-for _name, _config_class, _models in (
-    ("vit", LeanViTConfig, modeling_lean_vit),
-    ("bert", LeanBERTConfig, modeling_lean_bert),
-    ("gpt", LeanGPTConfig, modeling_lean_gpt),
-):
-    _register(_config_class, _models, FAMILIES[_name])
+_register(LeanViTConfig, modeling_lean_vit)
+_register(LeanBERTConfig, modeling_lean_bert)
+_register(LeanGPTConfig, modeling_lean_gpt)
 
 __all__ = [
     "LeanBERTConfig",

@@ -124,8 +124,7 @@ def weights_sha256(source: str) -> str | None:
 def load_processors(source: str, vocab_size: int | None = None) -> list[object]:
     """The tokenizer or image processor of a folder or Hub id, if it has one; code that lies beside it never runs.
 
-    Raises ValueError if its files are damaged or ask to run code of their own, or if it has ids beyond the vocabulary
-    of the model.
+    Raises ValueError if its files are damaged or ask to run code of their own, or if it has ids beyond `vocab_size`.
     """
     names = files_of(source)
     processors = []

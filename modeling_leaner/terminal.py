@@ -1,4 +1,4 @@
-"""What people read: amounts, progress, suggestions; text of others as it is, never as commands to the terminal."""
+"""What people read: progress, suggestions; text of others as it is, never as commands to the terminal."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches

@@ -19,7 +19,7 @@ from warm_stranger import WarmStranger  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0.5  # at the end of each stream of parquet; without it 5 s
+datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0.5  # for PyArrow after a stream of parquet; 5 s by default
 
 
 @pytest.fixture(scope="module")

@@ -26,3 +26,5 @@ def test_other_documents_are_read(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("list: [{a: 1}, {a: 2}]\n1: x\n'1': y\n")
     assert read_yaml(path) == {"list": [{"a": 1}, {"a": 2}], 1: "x", "1": "y"}
+    path.write_text("a: &x [1]\nb: *x")
+    assert read_yaml(path) == {"a": [1], "b": [1]}

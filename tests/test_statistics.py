@@ -1,4 +1,4 @@
-"""What the rows of a grid say: by scipy and by hand; contrasts fixed beforehand, failures counted."""
+"""What the rows of a grid say: by scipy and by hand; contrasts fixed beforehand."""
 
 import json
 import warnings

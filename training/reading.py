@@ -1,5 +1,6 @@
 """What a user wrote, read strictly: YAML without repeated keys; names of files."""
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def read_yaml(path: Path) -> dict[str, object]:
     """
     text = read_text(path)
     try:
-        values = yaml.load(text, Loader=StrictLoader)
+        values = yaml.load(io.StringIO(text), Loader=StrictLoader)  # errors then show no lines of it
     except (yaml.YAMLError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         problem = "" if isinstance(error, yaml.YAMLError) else "a value that cannot be read: "
         raise ValueError(f"{path}: no YAML file: {problem}{' '.join(str(error).split())}") from error

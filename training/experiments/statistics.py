@@ -97,11 +97,6 @@ def row_error(metric: str, value: float, rows: int) -> float | None:
     return None
 
 
-def _row_error_of(runs: pd.DataFrame) -> float | None:
-    rows = number(runs["rows"].max())  # all were evaluated on the same ones
-    return row_error(runs["metric"].iloc[0], runs["value"].mean(), rows) if rows else None
-
-
 def learned(runs: pd.DataFrame, guess: float | None = None) -> bool | None:
     """Whether finished runs of one cell are better than guessing by three standard errors; None where that is unknown.
 
@@ -117,7 +112,9 @@ def learned(runs: pd.DataFrame, guess: float | None = None) -> bool | None:
     if not known:
         return None
     advantage = min(gain(runs["value"].mean() - value, higher_is_better) for value in known)
-    errors = [error for error in (number(runs["value"].sem()), _row_error_of(runs)) if error is not None]
+    rows = number(runs["rows"].max())  # all were evaluated on the same ones
+    by_rows = row_error(runs["metric"].iloc[0], runs["value"].mean(), rows) if rows else None
+    errors = [error for error in (number(runs["value"].sem()), by_rows) if error is not None]
     if errors:
         return bool(advantage > 3 * max(errors))
     return None if advantage > 0 else False
@@ -249,10 +246,7 @@ def readings(results: GridResults, budgets: Sequence[pd.DataFrame]) -> list[Summ
 
 
 def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
-    """The summary of a shape.
-
-    κ is the median over the layers, geometric mean over the seeds, None where one of them is infinite or unknown.
-    """
+    """The summary of a shape."""
     grid, tuning = results.grid, results.tuning
     choice = tuning.choices[shape]
     runs, baseline = runs_of(ended, shape), runs_of(ended, grid.baseline)
@@ -282,10 +276,6 @@ def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
         "median": number(runs["value"].median()),
         **compared,
         "parameters": number(runs["parameters"].max()),
-        "parameters_over_baseline": number(runs["parameters"].max() / baseline["parameters"].max()),
-        "kappa_start": number(np.exp(np.log(runs["kappa_start"]).mean(skipna=False))),
-        "kappa_end": number(np.exp(np.log(runs["kappa_end"]).mean(skipna=False))),
-        "chance": number(runs["chance"].mean()),
         "learned": learned(runs, guess),
         "verdict": conclusion,
         "notes": notes,

@@ -1,7 +1,7 @@
 """A sentence encoder in model_cards/: what `leaner train --shape CUT --teacher PARENT` made, beside its parent.
 
 The folder is a plain BertModel if all layers have the same number of heads, with the files of sentence-transformers
-and the ONNX graph in 8 bits. results.json holds how it was trained and the scores of `leaner evaluate`.
+and the ONNX graph in int8. results.json holds how it was trained and the scores of `leaner evaluate`.
 """
 
 import json
@@ -57,6 +57,8 @@ def publish_encoder(
     if len(STS_TESTS & rows.keys()) < 2 or not {"stsb_test", "qnli"} <= rows.keys():
         raise ValueError(f"--data: expected stsb_test, qnli and at least two of {', '.join(sorted(STS_TESTS))}")
     trained = read_json(run / RESULTS)
+    if trained["recipe"].get("teacher") not in (parent, base_model):
+        raise ValueError(f"{run / RESULTS}: recipe.teacher is {trained['recipe'].get('teacher')}, expected {parent}")
     cut = read_json(Path(trained["shape"]) / RECORD)
     others = sentence_transformers_files(parent)
     if MODULES not in others:
@@ -89,7 +91,7 @@ def publish_encoder(
 
 
 def benchmark(folder: Path, parent: str, base_model: str, rows: Mapping[str, str | None]) -> dict:
-    """The scores and speeds of a folder and its parent, in float32 and in 8 bits, whose file the folder gets."""
+    """The scores and speeds of a folder and its parent, in float32 and in int8, whose file the folder gets."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         exported = Path(scratch, "parent"), Path(scratch, "own")

@@ -166,13 +166,13 @@ def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
     """The published sentence encoders, and the other models by task and grid."""
     folders = published_folders(cards)
 
-    # An encoder and its 8-bit file, in percent of the original; speeds over its float32.
+    # An encoder and its int8 file, in percent of the original; speeds over its float32.
     encoders = []
     for results in (read_json(folder / RESULTS) for folder in folders if is_encoder(folder)):
         parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
         name = f"[{results['name']}]({results['name']})"
         shape = f"{len(results['heads_per_layer'])} × {heads_text(results['heads_per_layer'], ', ')}"
-        for *names, model, rival in ((name, shape, own, parent), ("in 8 bits", "", own_int8, parent_int8)):
+        for *names, model, rival in ((name, shape, own, parent), ("in int8", "", own_int8, parent_int8)):
             shares = [kept(model, parent), *(model["scores"][each] / parent["scores"][each] for each in COMPARED)]
             speeds = [model["speed"]["64"], model["speed"]["64"] / rival["speed"]["64"]]
             numbers = [f"{100 * share:.1f}" for share in shares] + [f"{speed:.2f} ×" for speed in speeds]

@@ -37,7 +37,7 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     files = contents(folder, repository)
     check_folder(folder, files)
     vocab_size = read_object(folder / "config.json").get("vocab_size")
-    load_processors(str(folder), vocab_size)
+    load_processors(str(folder), vocab_size)  # raises if the tokenizer does not fit
     for name, content in files.items():
         if not name.endswith(TEXT_FILES) or name in TOKENIZER_TEXTS:
             continue
