@@ -100,9 +100,8 @@ def test_a_stranger_loads_what_was_pushed(folders, hub, tmp_path):
             repository = f"someone/{folder.name}"
             leaner("push", folder, repository)
             inputs = outputs_of(folder, tmp_path / f"{folder.name}.inputs")
-            options = {"revision": hub.repositories[repository].head}
             questions.append({"load": auto_class_of(folder), "repository": repository, "inputs": str(inputs)})
-            questions.append({**questions[-1], "options": options})
+        questions.append({**questions[-1], "options": {"revision": hub.repositories[repository].head}})
     environment = hub.environment(tmp_path / "stranger")
     for answer in answers(questions, tmp_path, environment):
         assert answer.get("difference", 1) < 1e-5 and answer["module"].startswith("transformers_modules."), answer

@@ -110,6 +110,7 @@ class TestSources:
 
 
 OTHER_STEPS_OF_A_GIBIBYTE = [
+    ("gpt/base", {"num_hidden_layers": 2}, (32, 1)),  # mostly weights
     ("gpt/small", {"num_hidden_layers": 2}, (256, 5)),  # mostly logits
     ("gpt/small", {"num_hidden_layers": 2, "loss_chunk_size": 256}, (256, 24)),
     ("bert/tiny", {"attention_probs_dropout_prob": 0.0}, (256, 48)),
@@ -121,7 +122,6 @@ class TestMemory:
     @pytest.mark.parametrize(
         ("name", "overrides", "setting"),
         [
-            ("gpt/base", {"num_hidden_layers": 2}, (32, 1)),  # mostly weights
             ("bert/tiny", {"num_hidden_layers": 3}, (512, 40)),  # blocks, for dropout
             *(pytest.param(*case, marks=pytest.mark.full) for case in OTHER_STEPS_OF_A_GIBIBYTE),
         ],

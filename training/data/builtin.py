@@ -11,6 +11,7 @@ import sysconfig
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,7 @@ def _prose(path: Path) -> Iterator[str]:
         yield "\n".join(comments)
 
 
+@cache
 def python_docs(max_bytes: int = 800_000, holdout: int = 20) -> DatasetDict:
     """Documentation strings and comments of the standard library that this Python runs on, one row per module.
 
