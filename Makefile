@@ -1,4 +1,4 @@
-# make demo: a shipped model made faster, a pair trained, without downloads. make test: the tests. make lint: style.
+# make demo: a shipped model made faster, another trained, without downloads. make test: the tests. make lint: style.
 # make bench: training and inference of the shapes in docs/speed, to CELLS=FILE.csv, which must be new.
 # make verify: the published numbers from their weights, rows from the Hub or DATA="cifar10=FOLDER ...".
 # make docs: the pages as a site, in build/site.
@@ -13,8 +13,6 @@ CLIENTS := .venv-clients
 AUDIT := .venv-audit
 DOCS := .venv-docs
 DEMO := runs/demo
-# Evaluated and saved at the end:
-PAIR := digits --eval_strategy no --save_strategy no
 # Two processes, a whole file each at a time. One file alone: .venv/bin/python -m pytest tests/test_FILE.py
 PYTEST := -m pytest -q -n 2 --dist loadfile
 # Cards in model_cards/ are written by leaner publish:
@@ -25,10 +23,9 @@ RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
-	@rm -rf $(DEMO)/faster $(DEMO)/faster.unfinished $(DEMO)/vit-nano $(DEMO)/vit-lean-nano
+	@rm -rf $(DEMO)/faster $(DEMO)/faster.unfinished $(DEMO)/vit-lean-nano
 	$(BIN)/leaner slim model_cards/leanbert-mini-listops $(DEMO)/faster --speedup 1.5 --data listops-short --minutes 0.3
-	$(BIN)/leaner train $(PAIR) --shape vit/nano --output_dir $(DEMO)/vit-nano
-	$(BIN)/leaner train $(PAIR) --shape vit/lean-nano --output_dir $(DEMO)/vit-lean-nano
+	$(BIN)/leaner train digits --shape vit/lean-nano --output_dir $(DEMO)/vit-lean-nano
 
 # One thread. Meant for a quarter of an hour at most.
 bench: $(INSTALLED)

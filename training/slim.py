@@ -278,6 +278,7 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
         collate = (masking if kind is MASKED else DataCollatorWithPadding)(tokenizer)
 
     train, compared = prepared.select(range(held_out, len(prepared))), prepared.select(range(held_out))
+    print(f"column {column}: {len(train):,} rows to train on, {held_out:,} to compare on", file=sys.stderr)
     return Rows(train, compared, collate, label is not None or kind.is_language_model, contents, lengths)
 
 
@@ -433,25 +434,35 @@ def train(pair: Pair, settings: Settings) -> None:
         raise KeyboardInterrupt
 
 
+def is_faster_in_bfloat16(device: torch.device) -> bool:
+    """Whether products of matrices are; a CPU that only emulates bfloat16 takes many times as long."""
+    matrices = [torch.ones(512, 512, dtype=dtype, device=device) for dtype in (torch.float32, torch.bfloat16)]
+    seconds = take_turns([partial(seconds_of, partial(torch.mm, each, each)) for each in matrices], 3, warm_up=1)
+    in_float32, in_bfloat16 = np.median(seconds, axis=1)
+    return bool(in_bfloat16 < 0.7 * in_float32)  # a step does more than that
+
+
 def measured_plan(pair: Pair, minutes: float, arguments: TrainingArguments) -> dict:
-    """How many steps fit into the minutes, and whether bfloat16 is faster on this machine."""
+    """How many steps fit into the minutes, by steps on short, middling and long texts, and whether in bfloat16."""
     trainer = Distiller(pair, arguments)
     size = arguments.per_device_train_batch_size
-    rows = pair.rows.train
-    batch = trainer._prepare_inputs(pair.rows.collate([rows[row] for row in range(min(size, len(rows)))]))
+    rows, lengths = pair.rows.train, pair.rows.lengths
+    order = range(len(rows)) if lengths is None else np.argsort(lengths).tolist()
+    starts = np.linspace(0, max(0, len(rows) - size), 7, dtype=int)[1::2]
+    batches = [pair.rows.collate([rows[row] for row in order[start : start + size]]) for start in starts]
+    bf16 = is_faster_in_bfloat16(arguments.device)
     pair.student.train()
 
-    def step(bf16: bool) -> None:
+    def step(batch: Batch) -> None:
         with torch.autocast(arguments.device.type, torch.bfloat16, enabled=bf16):
-            loss = trainer.compute_loss(pair.student, batch)
+            loss = trainer.compute_loss(pair.student, trainer._prepare_inputs(batch))
         loss.backward()
 
-    seconds = take_turns([partial(seconds_of, partial(step, bf16)) for bf16 in (False, True)], 3, warm_up=1)
+    seconds = take_turns([partial(seconds_of, partial(step, batch)) for batch in batches], 2, warm_up=1)
     pair.student.zero_grad()
-    in_float32, in_bfloat16 = np.median(seconds, axis=1)
-    steps = int(60 * minutes / (1.1 * min(in_float32, in_bfloat16)))
+    steps = int(60 * minutes / (1.1 * seconds.mean()))
     most = math.ceil(EPOCHS * len(rows) / size)
-    return {"steps": max(1, min(steps, most)), "bf16": bool(in_bfloat16 < in_float32)}
+    return {"steps": max(1, min(steps, most)), "bf16": bf16}
 
 
 # Comparison
@@ -545,11 +556,6 @@ def run(settings: Settings) -> int:
     """Makes the faster model, whole or not at all; the exit status: 0 or `BELOW_KEEP`."""
     if settings.vocab_size is not None:
         return cut_vocabulary(settings)
-    if settings.speedup is None and settings.target == Target():
-        shapes = "--speedup, --layers, --keep-layers, --heads, --total-heads, --intermediate-size, --vocab-size"
-        raise ValueError(f"nothing to remove; give one of {shapes}")
-    if settings.speedup is not None and (settings.layers or settings.keep_layers):
-        raise ValueError("--speedup chooses the layers; leave --layers and --keep-layers out")
     set_seed(settings.seed)
     original = load_lean(settings.source).eval()
     kind = kind_of(original, settings.source)
@@ -656,7 +662,8 @@ def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Compari
     table.add_row("parameters", f"{before / 1e6:.1f}M", f"{after / 1e6:.1f}M", f"{after / before:.0%}")
     for cut in slimmed.cuts:
         table.add_row(cut.part, str(cut.before), str(cut.after))
-    table.add_row("speed", "1.00 ×", f"{comparison.speedup:.2f} ×")
+    asked = f"{settings.speedup:g} × asked for" if settings.speedup else ""
+    table.add_row("speed", "1.00 ×", f"{comparison.speedup:.2f} ×", asked)
     kept = f"{comparison.kept:.1%} ({comparison.low:.1%} to {comparison.high:.1%})"
     table.add_row(comparison.metric, f"{comparison.original:.4f}", f"{comparison.result:.4f}", kept)
     plain_console(width=110).print(table)
@@ -668,5 +675,7 @@ def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Compari
         print("Test scores usually fall less than this agreement.")
         score = f"leaner evaluate {settings.source} {out} --task embedding --data stsb, then "
     elif kind.takes_labels or kind.is_language_model:
-        score = f"leaner evaluate {out} --data validation=FILE, then "
+        (*files, last) = settings.data
+        data = f"--dataset {last}" if not files and is_dataset(last) else "--data validation=FILE"
+        score = f"leaner evaluate {out} {data}, then "
     print(f"{out}: {kind.name}. Next: {score}leaner export onnx {out} {out}-onnx")

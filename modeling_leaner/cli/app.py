@@ -164,6 +164,11 @@ def slim(
     """
     if vocab_size is None:
         require_slimmable(source, speedup)
+        if not (speedup or layers or keep_layers or heads or total_heads or intermediate_size):
+            shapes = "--speedup, --layers, --keep-layers, --heads, --total-heads, --intermediate-size, --vocab-size"
+            raise ValueError(f"nothing to remove; give one of {shapes}")
+        if speedup and (layers or keep_layers):
+            raise ValueError("--speedup chooses the layers; leave --layers and --keep-layers out")
     with slow_imports():
         from ..training.slim import Settings, run
     settings = Settings(**context.params)

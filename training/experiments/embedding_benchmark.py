@@ -365,4 +365,4 @@ def evaluate_encoders(
     if len(sources) > 1:
         console.print(f"In parentheses: 95 % interval of the difference to {document['models'][0]['model']}.")
     flags = " ".join(document["processor_flags"])
-    console.print(f"Speed: texts to embeddings, {document['threads']} threads, {document['processor']}, {flags}.")
+    console.print(f"Speed: texts to embeddings, threads: {document['threads']}, {document['processor']}, {flags}.")
