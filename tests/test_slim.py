@@ -253,6 +253,24 @@ def test_a_missed_speedup_is_said(tmp_path, rows, monkeypatch):
     assert result.exit_code == 0 and "--speedup 1.5 is missed" in result.output, result.output
 
 
+def test_the_minutes_are_planned_by_short_and_long_texts(tmp_path, monkeypatch):
+    lengths = []
+
+    class Watched(slim.Distiller):
+        def compute_loss(self, model, inputs, *args, **options):
+            lengths.append(inputs["input_ids"].shape[1])
+            return super().compute_loss(model, inputs, *args, **options)
+
+    monkeypatch.setattr(slim, "Distiller", Watched)
+    source = save_sentence_encoder(tmp_path / "source")
+    texts = (documents(1, row, words=row // 20)["text"][0] for row in range(400))
+    (tmp_path / "rows.txt").write_text("\n".join(texts))
+    rows = tmp_path / "rows.txt"
+    result = invoked("slim", source, tmp_path / "out", "--layers", 2, "--minutes", 0.01, "--data", rows)
+    assert result.exit_code == 0, result.output
+    assert lengths[0] < lengths[1] < lengths[2]
+
+
 def test_an_interrupted_command_continues(tmp_path):
     source = save_sentence_encoder(tmp_path / "source")
     out = tmp_path / "out"
