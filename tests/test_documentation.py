@@ -34,7 +34,7 @@ CLONE = Path(__file__).parent.parent
 PAGES = [CLONE / "README.md", *sorted((CLONE / "docs").glob("*.md"))]
 # Several trainings or processes, or every folder, however few the steps; each has tests of its own.
 LONG = ("leaner sweep docs", "leaner publish", "torchrun")
-LONG += ("leaner verify", "leaner push --all someone", "leaner bench")
+LONG += ("leaner verify", "leaner bench")
 
 
 class Example(NamedTuple):
