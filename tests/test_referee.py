@@ -95,6 +95,14 @@ def test_of_half_a_million_unique_tokens_equality_is_not_shown():
     assert stats.ttest_1samp(behind, 0).confidence_interval() == pytest.approx((-0.010, 0.047), abs=0.0005)
 
 
+def test_of_text_read_once_the_gap_is_larger():
+    """The same settings and seeds on 20M unique tokens, of which two seeds have ended."""
+    rows = pd.read_csv(GRIDS_FOLDER / "enwik8-text-causal-unique-20m" / "results.csv").query("phase == 'report'")
+    losses = rows.query("branch == 12_288_000").pivot_table(index="seed", columns="shape", values="value")
+    behind = losses["gpt/lean-mini"] - losses["gpt/mini"]
+    assert behind.loc[[21, 22]].tolist() == pytest.approx([0.093, 0.096], abs=0.0005)
+
+
 def test_where_the_order_of_two_shapes_turns():
     """4 × 6 falls behind 8 × 3 in all seven seeds, at 3.9M tokens (3.3M to 4.7M), as README and the findings say."""
     rows = pd.read_csv(GRIDS_FOLDER / "enwik8-text-causal-curves" / "results.csv").query("phase == 'report'")
