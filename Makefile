@@ -25,7 +25,7 @@ RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 
 demo: $(INSTALLED)
 	@rm -rf $(DEMO)/faster $(DEMO)/faster.unfinished $(DEMO)/vit-lean-nano
 	$(BIN)/leaner slim model_cards/leanbert-mini-listops $(DEMO)/faster --speedup 1.5 --data listops-short --minutes 0.3
-	$(BIN)/leaner train digits --shape vit/lean-nano --output_dir $(DEMO)/vit-lean-nano
+	$(BIN)/leaner train digits --shape vit/lean-nano --output_dir $(DEMO)/vit-lean-nano --eval_strategy no --save_strategy no
 
 # One thread. Meant for a quarter of an hour at most.
 bench: $(INSTALLED)
