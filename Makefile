@@ -1,4 +1,4 @@
-# make demo: a shipped model made faster, another trained, without downloads. make test: the tests. make lint: style.
+# make demo: a shipped model made faster, a pair trained, without downloads. make test: the tests. make lint: style.
 # make bench: training and inference of the shapes in docs/speed, to CELLS=FILE.csv, which must be new.
 # make verify: the published numbers from their weights, rows from the Hub or DATA="cifar10=FOLDER ...".
 # make docs: the pages as a site, in build/site.
@@ -13,6 +13,7 @@ CLIENTS := .venv-clients
 AUDIT := .venv-audit
 DOCS := .venv-docs
 DEMO := runs/demo
+PAIR := digits --eval_strategy no --save_strategy no
 # Two processes, a whole file each at a time. One file alone: .venv/bin/python -m pytest tests/test_FILE.py
 PYTEST := -m pytest -q -n 2 --dist loadfile
 # Cards in model_cards/ are written by leaner publish:
@@ -23,9 +24,12 @@ RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
-	@rm -rf $(DEMO)/faster $(DEMO)/faster.unfinished $(DEMO)/vit-lean-nano
+	@rm -rf $(DEMO)/faster $(DEMO)/faster.unfinished $(DEMO)/vit-nano $(DEMO)/vit-lean-nano
 	$(BIN)/leaner slim model_cards/leanbert-mini-listops $(DEMO)/faster --speedup 1.5 --data listops-short --minutes 0.3
-	$(BIN)/leaner train digits --shape vit/lean-nano --output_dir $(DEMO)/vit-lean-nano --eval_strategy no --save_strategy no
+	$(BIN)/leaner train $(PAIR) --shape vit/nano --output_dir $(DEMO)/vit-nano
+	$(BIN)/leaner train $(PAIR) --shape vit/lean-nano --output_dir $(DEMO)/vit-lean-nano
+	@echo "The code of the card of $(DEMO)/vit-lean-nano predicts:"
+	@sed -n '/^```python/,/^```$$/{/^```/!p}' $(DEMO)/vit-lean-nano/README.md | $(BIN)/python
 
 # One thread. Meant for a quarter of an hour at most.
 bench: $(INSTALLED)

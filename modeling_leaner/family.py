@@ -26,8 +26,7 @@ from .modeling_lean_gpt import (
 from .modeling_lean_vit import LeanViTBackbone, LeanViTForImageClassification, LeanViTModel
 
 
-IMAGES, TEXT = "image", "token"  # the unit by which the costs of a family are stated
-FAMILIES = {"vit": IMAGES, "bert": TEXT, "gpt": TEXT}  # and what each reads
+IMAGES, TEXT = "image", "token"  # what a family reads: the unit by which its costs are stated
 
 
 def _register(config_class: type, models: object) -> None:

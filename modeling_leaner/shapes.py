@@ -8,7 +8,7 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
-from .family import FAMILIES
+from .family import IMAGES, TEXT
 from .files import read_json, read_object
 from .names import require_source, shape_names, shape_path
 
@@ -30,13 +30,13 @@ def heads_of(config: LeanConfig) -> int | list[int]:
 
 
 def family_of(config: LeanConfig) -> str:
-    """The key of `FAMILIES`."""
+    """The key of `CONFIG_CLASSES`."""
     return config.model_type.removeprefix("lean_")
 
 
 def modality_of(config: LeanConfig) -> str:
     """What the configuration's family reads: `family.IMAGES` or `family.TEXT`."""
-    return FAMILIES[family_of(config)]
+    return IMAGES if family_of(config) == "vit" else TEXT
 
 
 def is_plain(folder: Path) -> bool:

@@ -192,12 +192,6 @@ def test_contrasts_by_scipy(tmp_path, capsys):
     assert "0.03667" in line
 
 
-def test_the_median_is_beside_the_mean(tmp_path):
-    grid = grid_of(tmp_path, **ONE_RATE)
-    base = cells(grid, reported({BASE: [0.40, 0.10, 0.376, 0.377]}))[BASE]
-    assert base["median"] == pytest.approx(0.3765) and base["mean"] == pytest.approx(0.31325)
-
-
 # κ
 
 

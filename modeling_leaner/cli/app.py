@@ -164,7 +164,7 @@ def slim(
     """
     if vocab_size is None:
         require_slimmable(source, speedup)
-        if not (speedup or layers or keep_layers or heads or total_heads or intermediate_size):
+        if {speedup, layers, keep_layers, heads, total_heads, intermediate_size} == {None}:
             shapes = "--speedup, --layers, --keep-layers, --heads, --total-heads, --intermediate-size, --vocab-size"
             raise ValueError(f"nothing to remove; give one of {shapes}")
         if speedup and (layers or keep_layers):
