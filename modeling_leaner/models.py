@@ -73,12 +73,22 @@ def block_inputs(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> tupl
     return read[0]
 
 
+# Embeddings (B, D) from states (B, T, D) and a mask (B, T)
+
+Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
 def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """(B, T, D) → (B, D); positions that `mask` (B, T) pads are left out, and a row of these alone gives 0."""
     if mask is None:
         return states.mean(dim=1)
     weights = mask.to(states.dtype)[..., None]
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def first_token(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """(B, T, D) → (B, D)"""
+    return states[:, 0]
 
 
 def with_channels(image: Image, channels: int) -> Image:

@@ -17,7 +17,9 @@ from encoders import save_sentence_encoder
 from huggingface_hub import ModelCard
 from modeling_leaner.training import slim
 from modeling_leaner.training.data.tokenizer import train_tokenizer
+from modeling_leaner.training.slim import inputs_of
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 from training_data import documents, labelled, pictures
 from transformers import (
     AutoTokenizer,
@@ -37,6 +39,7 @@ from modeling_leaner import LeanBERTModel
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.hub import load_processors
 from modeling_leaner.slimming.slim import Target
+from modeling_leaner.slimming.slim import slim as measured
 
 
 CARDS = Path(__file__).parents[1] / "model_cards"
@@ -222,13 +225,32 @@ def test_what_cannot_be_done_is_one_line(tmp_path, rows, options, expected):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_encoder_with_another_pooling_is_refused(tmp_path, rows):
-    """It would be trained on the mean over tokens, which is not its embedding."""
+@pytest.mark.parametrize(
+    "pooling", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}, {"pooling_mode": "mean"}]
+)
+def test_an_encoder_learns_the_embedding_that_it_gives(tmp_path, rows, pooling, monkeypatch):
     source = save_sentence_encoder(tmp_path / "source")
-    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
-    (source / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (source / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32, **pooling}))
+    model = load_lean(source).eval()
+    kind = slim.kind_of(model, str(source))
+    texts = ["a text", "another, longer text"]
+    batch = AutoTokenizer.from_pretrained(source)(texts, padding=True, return_tensors="pt")
+    expected = SentenceTransformer(str(source)).encode(texts, convert_to_tensor=True)
+    with torch.no_grad():
+        embeddings = torch.nn.functional.normalize(kind.rows(model(**inputs_of(batch)), batch), dim=-1)
+    torch.testing.assert_close(embeddings, expected, rtol=0, atol=1e-5)
+
+    chosen = []
+    monkeypatch.setattr(slim, "slim", lambda *args, pool: chosen.append(pool) or measured(*args, pool=pool))
+    result = invoked("slim", source, tmp_path / "out", "--layers", 2, "--data", rows, "--no-training")
+    assert result.exit_code == 0 and chosen == [kind.pool], result.output
+
+
+def test_an_encoder_with_another_pooling_is_refused(tmp_path, rows):
+    source = save_sentence_encoder(tmp_path / "source")
+    (source / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
     result = invoked("slim", source, tmp_path / "out", "--layers", 1, "--data", rows)
-    assert result.exit_code == 1 and "pooling_mode_cls_token" in result.output
+    assert result.exit_code == 1 and "pooling_mode_max_tokens" in result.output
     assert not (tmp_path / "out").exists()
 
 

@@ -5,7 +5,7 @@ what is left to reproduce the original, compares both on rows that chose nothing
 
 The kind of the model is read from its files, and the loss follows from it:
 
-- sentence encoder: 1 − cosine to the original's embedding, the mean over tokens;
+- sentence encoder: 1 − cosine to the original's embedding;
 - classifier of sequences, tokens or images: Kullback-Leibler divergence to the original's classes at temperature 2
   (Hinton et al., 2015, arXiv 1503.02531), and cross-entropy if `--label-column` is given;
 - masked or causal language model: the same divergence over the vocabulary, at masked places or at all.
@@ -21,7 +21,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -56,9 +56,9 @@ from modeling_leaner.hub import (
     weights_sha256,
 )
 from modeling_leaner.layers_leaner import LeanPreTrainedModel
-from modeling_leaner.models import seconds_of, take_turns, with_channels
+from modeling_leaner.models import Pool, first_token, mean_over_tokens, seconds_of, take_turns, with_channels
 from modeling_leaner.slimming import measures, operations
-from modeling_leaner.slimming.measures import Batch, mean_over_tokens
+from modeling_leaner.slimming.measures import Batch
 from modeling_leaner.slimming.slim import Cut, Slimmed, Target, check_target, slim
 from modeling_leaner.slimming.vocabulary import keep_tokens
 from modeling_leaner.terminal import plain_console
@@ -87,7 +87,9 @@ TOLERANCE = 0.85  # of the speed-up that layers must reach; narrower MLPs make u
 REACHED = (0.9, 1.2)  # of the speed-up that counts as reached
 BELOW_KEEP = 3  # exit status if the model keeps less than `--keep`
 POOLING = "1_Pooling/config.json"
-MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers, which the family's vectors equal
+MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
+POOLS = {"mean": mean_over_tokens, "cls": first_token}  # and as folders before sentence-transformers 6 say it:
+POOLS |= {"pooling_mode_mean_tokens": mean_over_tokens, "pooling_mode_cls_token": first_token}
 CARD = Path(__file__).with_name("slim_card.md")
 
 
@@ -121,6 +123,7 @@ class Kind:
 
     Attributes:
         places: which of its outputs count, (B, T); without it there is one for each row.
+        pool: of a sentence encoder: embeddings (B, D) from states (B, T, D) and mask.
         takes_labels: whether it may learn from classes of whole rows, too.
     """
 
@@ -129,17 +132,18 @@ class Kind:
     places: Callable[[Batch], torch.Tensor] | None = None
     is_language_model: bool = False
     takes_labels: bool = False
+    pool: Pool | None = None
 
     def rows(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
         """What is compared: embeddings, (rows, D), or logits, (rows, C)."""
-        if self is ENCODER:
-            return mean_over_tokens(outputs["last_hidden_state"].float(), batch.get("attention_mask"))
+        if self.pool:
+            return self.pool(outputs["last_hidden_state"].float(), batch.get("attention_mask"))
         return outputs["logits"] if self.places is None else outputs["logits"][self.places(batch)]
 
     def answers(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
         """What is scored: embeddings, or the predicted classes or tokens, (rows)."""
         rows = self.rows(outputs, batch)
-        return rows if self is ENCODER else rows.argmax(dim=-1)
+        return rows if self.pool else rows.argmax(dim=-1)
 
 
 def tokens(batch: Batch) -> torch.Tensor:
@@ -153,7 +157,7 @@ def before_tokens(batch: Batch) -> torch.Tensor:
     return following & tokens(batch)
 
 
-ENCODER = Kind("sentence encoder", "agreement with the original's similarities (Spearman)")
+ENCODER = Kind("sentence encoder", "agreement with the original's similarities (Spearman)", pool=mean_over_tokens)
 MASKED = Kind("masked language model", "accuracy of masked tokens", lambda batch: batch["labels"] != -100, True)
 CAUSAL = Kind("causal language model", "accuracy of next tokens", before_tokens, True)
 KINDS = {
@@ -168,7 +172,7 @@ KINDS = {
 def kind_of(model: LeanPreTrainedModel, source: str) -> Kind:
     """The kind of a model by its class. Raises ValueError for one that cannot be trained from its original."""
     if model.base_model is model and model.main_input_name == "input_ids":
-        return ENCODER
+        return replace(ENCODER, pool=pooling_of(source))
     name = type(model).__name__
     for end, kind in KINDS.items():
         if name.endswith(end) and (kind.is_language_model or model.config.num_labels > 1):  # one label: a regression
@@ -177,17 +181,24 @@ def kind_of(model: LeanPreTrainedModel, source: str) -> Kind:
     raise ValueError(f"{source}: {name} cannot be made faster; expected a {kinds}, of two classes or more")
 
 
-def check_pooling(source: str, files: Mapping[str, Path]) -> None:
-    """Raises ValueError if the files of sentence-transformers ask for another embedding than the mean over tokens."""
-    modules = [module["type"].rpartition(".")[2] for module in read_json(files["modules.json"])]
+def pooling_of(source: str) -> Pool:
+    """How an encoder's files of sentence-transformers pool its states; without them, the mean over tokens.
+
+    Raises ValueError for another pooling than the mean and the first token, and for a module that changes embeddings.
+    """
+    files = sentence_transformers_files(source)
+    modules = read_json(files["modules.json"]) if "modules.json" in files else []
+    modules = [module["type"].rpartition(".")[2] for module in modules]
     pooling = read_json(files[POOLING]) if POOLING in files else {}
     modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
-    mode = pooling.get("pooling_mode", "mean")
+    mode = pooling.get("pooling_mode", [])
     modes += [mode] if isinstance(mode, str) else mode
-    others = [each for each in (*modules, *modes) if each not in (*MODULES, "pooling_mode_mean_tokens", "mean")]
-    if others:
-        known = f"{', '.join(MODULES)}, of the mean over tokens"
-        raise ValueError(f"{source}: modules.json, {POOLING}: {', '.join(others)}; expected no modules but {known}")
+    others = [each for each in (*modules, *modes) if each not in (*MODULES, *POOLS)]
+    pools = {POOLS[mode] for mode in modes if mode in POOLS} or {mean_over_tokens}
+    if others or len(pools) > 1:
+        named = ", ".join(others or modes)
+        raise ValueError(f"{source}: {named} in modules.json or {POOLING}; expected a pooling by mean or cls, no more")
+    return pools.pop()
 
 
 # Rows
@@ -232,7 +243,7 @@ def rows_with_content(data: Sequence[str], column: str | None, model: LeanPreTra
 def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object, kind: Kind) -> Rows:
     """The rows of `--data`. Raises ValueError for too few rows, no such column, or a label that is no class."""
     rows, column = rows_with_content(settings.data, settings.column, model)
-    if kind is ENCODER or not kind.is_language_model and all(file.endswith(".txt") for file in settings.data):
+    if kind.pool or not kind.is_language_model and all(file.endswith(".txt") for file in settings.data):
         # Line by line: an encoder would read only the beginning of an article.
         rows = rows.map(
             lambda batch: {column: [line for text in batch[column] for line in text.splitlines() if line.strip()]},
@@ -328,7 +339,9 @@ def speeds_of(models: Sequence[PreTrainedModel], batch: Batch) -> list[float]:
     return (seconds[0] / seconds).tolist()
 
 
-def choose(settings: Settings, original: LeanPreTrainedModel, processor: object, contents: list) -> Slimmed:
+def choose(
+    settings: Settings, original: LeanPreTrainedModel, kind: Kind, processor: object, contents: list
+) -> Slimmed:
     """The cut that reaches the target and changes the output least; or that of an interrupted command."""
     folder = settings.unfinished
     options = json.loads(json.dumps(vars(settings), default=str))
@@ -343,7 +356,7 @@ def choose(settings: Settings, original: LeanPreTrainedModel, processor: object,
     halves = (contents[0::2], contents[1::2])  # by the first is chosen what goes
     batches = [measures.make_batches(original, processor, half, settings.max_length) for half in halves]
     target = shape_for(original, settings.target, settings.speedup, batches[0][0])
-    slimmed = slim(original, target, *batches)
+    slimmed = slim(original, target, *batches, pool=kind.pool or mean_over_tokens)
     if not settings.no_training:
         slimmed.model.save_pretrained(folder / "start")
         write_json(folder / RECORD, {"settings": options, "cuts": [asdict(cut) for cut in slimmed.cuts]})
@@ -389,7 +402,7 @@ class Distiller(Trainer):
         with torch.no_grad():
             original = self.original(**given, output_hidden_states=True)
         own, wanted = kind.rows(outputs, inputs), kind.rows(original, inputs)
-        loss = cosine_distance(own, wanted).mean() if kind is ENCODER else divergence(wanted, own, TEMPERATURE)
+        loss = cosine_distance(own, wanted).mean() if kind.pool else divergence(wanted, own, TEMPERATURE)
 
         states = original["hidden_states"], outputs["hidden_states"]
         loss = loss + states_distance(*states, self.pair.kept, given.get("attention_mask"))
@@ -498,7 +511,7 @@ def compare(pair: Pair, seed: int) -> Comparison:
     ]
     answers = [torch.cat([kind.answers(model(**inputs_of(batch)), batch) for batch in batches]) for model in models]
     metric = kind.metric
-    if kind is ENCODER:  # cosines of neighbours at distances 1 to 8, each pair once
+    if kind.pool:  # cosines of neighbours at distances 1 to 8, each pair once
         vectors = F.normalize(torch.stack(answers), dim=-1)  # (2, rows, D)
         steps = range(1, 1 + min(8, (vectors.shape[1] - 1) // 2))
         cosines = [(vectors * vectors.roll(step, dims=1)).sum(dim=-1) for step in steps]
@@ -544,7 +557,7 @@ def interval_of(kind: Kind, scored: np.ndarray, row_of: np.ndarray) -> tuple[flo
 
 def scores(kind: Kind, scored: np.ndarray) -> tuple[float, float]:
     """Of the original and of the student."""
-    if kind is ENCODER:
+    if kind.pool:
         return 1.0, float(stats.spearmanr(scored[0], scored[1]).statistic)
     return float(scored[0].mean()), float(scored[1].mean())
 
@@ -562,8 +575,6 @@ def run(settings: Settings) -> int:
     dtype = original.dtype
     original = original.float()
     others = sentence_transformers_files(settings.source)
-    if kind is ENCODER and others:
-        check_pooling(settings.source, others)
     processors = load_processors(settings.source, getattr(original.config, "vocab_size", None))
     if settings.target != Target():
         check_target(original, settings.target)
@@ -571,7 +582,7 @@ def run(settings: Settings) -> int:
         raise ValueError(f"{settings.source}: no tokenizer or image processor")
     rows = read_rows(settings, original, processors[0], kind)
     print("choosing what to remove", file=sys.stderr)
-    slimmed = choose(settings, original, processors[0], rows.contents)
+    slimmed = choose(settings, original, kind, processors[0], rows.contents)
     student = slimmed.model
     for cut in slimmed.cuts:
         print(f"{cut.part}: {cut.before} → {cut.after}", file=sys.stderr)
@@ -671,7 +682,7 @@ def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Compari
         print(f"--speedup {settings.speedup:g} is missed: try again while the machine is quiet, or ask for another")
     out = settings.output
     score = ""
-    if kind is ENCODER:
+    if kind.pool:
         print("Test scores usually fall less than this agreement.")
         score = f"leaner evaluate {settings.source} {out} --task embedding --data stsb, then "
     elif kind.takes_labels or kind.is_language_model:

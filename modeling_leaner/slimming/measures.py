@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..layers_leaner import LeanPreTrainedModel
-from ..models import block_inputs, mean_over_tokens, with_channels, without_unpadding
+from ..models import Pool, block_inputs, mean_over_tokens, with_channels, without_unpadding
 from ..terminal import with_bar
 
 
@@ -58,16 +58,16 @@ def padding_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizer
 # Scores
 
 
-def model_output(model: LeanPreTrainedModel, batch: Batch) -> torch.Tensor:
+def model_output(model: LeanPreTrainedModel, batch: Batch, pool: Pool = mean_over_tokens) -> torch.Tensor:
     """What a cut should leave as it is: (rows, features).
 
-    A bare encoder's unit vectors of the mean over tokens; a language model's states before its vocabulary, one per
-    token; of every other head the logits, one row per token where they are per token. Padding is left out.
+    A bare encoder's embeddings, of length 1; a language model's states before its vocabulary, one per token; of every
+    other head the logits, one row per token where they are per token. Padding is left out.
     """
     mask = batch.get("attention_mask")
     if model.base_model is model:
         states = model(**batch).last_hidden_state
-        return nn.functional.normalize(mean_over_tokens(states, mask), dim=-1)
+        return nn.functional.normalize(pool(states, mask), dim=-1)
     if hasattr(model, "lm_head"):
         states = model.base_model(**batch).last_hidden_state
     else:
@@ -87,22 +87,23 @@ class Reference:
 
     pairs: list[tuple[Batch, torch.Tensor]]
     variance: float
+    pool: Pool
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: LeanPreTrainedModel, batches: list[Batch]) -> "Reference":
+    def of(cls, model: LeanPreTrainedModel, batches: list[Batch], pool: Pool = mean_over_tokens) -> "Reference":
         """Runs the model, whose output must differ from row to row: else nothing could be compared."""
-        outputs = [model_output(model, batch) for batch in batches]
+        outputs = [model_output(model, batch, pool) for batch in batches]
         rows = torch.cat(outputs).double()
         variance = (rows - rows.mean(dim=0)).square().sum().item()
         if not 0 < variance < math.inf:
             raise ValueError(f"the output of {type(model).__name__} is not finite, or the same for all rows")
-        return cls(list(zip(batches, outputs)), variance)
+        return cls(list(zip(batches, outputs)), variance, pool)
 
     @torch.no_grad()
     def change(self, model: LeanPreTrainedModel) -> float:
         """The change of another model's output on the same batches."""
-        moved = [squared_error(model_output(model, batch), output) for batch, output in self.pairs]
+        moved = [squared_error(model_output(model, batch, self.pool), output) for batch, output in self.pairs]
         return sum(moved) / self.variance
 
 
@@ -114,9 +115,10 @@ def squared_error(output: torch.Tensor, reference: torch.Tensor) -> float:
 class LayerRunner:
     """Runs any choice of a model's layers on one batch; what choices share at their beginning is computed once."""
 
-    def __init__(self, model: LeanPreTrainedModel, batch: Batch):
+    def __init__(self, model: LeanPreTrainedModel, batch: Batch, pool: Pool):
         self.model = model
         self.batch = batch
+        self.pool = pool
         self.layers = model.base_model.layers
         states, self.arguments, self.options = block_inputs(model, batch)
         self.states: dict[tuple[int, ...], torch.Tensor] = {(): states}  # by the layers that were run
@@ -144,7 +146,7 @@ class LayerRunner:
         self.model.base_model.layers = nn.ModuleList([replay])
         try:
             with without_unpadding(self.model):
-                return model_output(self.model, self.batch)
+                return model_output(self.model, self.batch, self.pool)
         finally:
             self.model.base_model.layers = own
 
@@ -163,7 +165,7 @@ def rank_layers(model: LeanPreTrainedModel, reference: Reference, kept: int) -> 
         size = kept if depth <= EXHAUSTIVE_DEPTH else len(best) - 1
         moved = dict.fromkeys(combinations(best, size), 0.0)
         for batch, output in with_bar(reference.pairs, "measuring layers"):
-            runner = LayerRunner(model, batch)
+            runner = LayerRunner(model, batch, reference.pool)
             for layers in moved:
                 moved[layers] += squared_error(runner.output(runner.after(layers)), output)
         changes = {layers: each / reference.variance for layers, each in moved.items()}
@@ -216,7 +218,7 @@ def changes_by_head(
     depth = model.config.num_hidden_layers
     moved = [torch.zeros(heads, dtype=torch.double) for heads in model.config.heads_per_layer]
     for batch, output in with_bar(reference.pairs, "measuring heads"):
-        runner = LayerRunner(model, batch)
+        runner = LayerRunner(model, batch, reference.pool)
         for index in range(depth):
             before = runner.after(tuple(range(index)))
             projection = runner.layers[index].self_attn.o_proj

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..layers_leaner import LeanPreTrainedModel
-from ..models import evaluating
+from ..models import Pool, evaluating, mean_over_tokens
 from . import measures, operations
 from .measures import Batch, Reference
 
@@ -54,12 +54,14 @@ def slim(
     target: Target,
     choosing_batches: list[Batch],
     held_out_batches: list[Batch],
+    pool: Pool = mean_over_tokens,
 ) -> Slimmed:
     """Cuts a model down to a shape, without training: first layers, then heads, the MLP. Dtype and mode stay.
 
     Args:
         choosing_batches: those by which is chosen what goes.
         held_out_batches: others, on which the change of the output is measured.
+        pool: a bare encoder's embeddings (B, D) from its last states (B, T, D) and the mask (B, T).
 
     Raises:
         ValueError: the model cannot have that shape, or its output says nothing.
@@ -67,7 +69,8 @@ def slim(
     check_target(model, target)
     training = model.training
     with evaluating(model):
-        state = _Slimming(model, Reference.of(model, choosing_batches), Reference.of(model, held_out_batches))
+        references = [Reference.of(model, batches, pool) for batches in (choosing_batches, held_out_batches)]
+        state = _Slimming(model, *references)
         state.cut_layers(target)
         state.change_heads(target)
         state.change_neurons(target)
