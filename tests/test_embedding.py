@@ -7,6 +7,7 @@ import pytest
 import torch
 from command import refused
 from datasets import Dataset
+from encoders import save_sentence_encoder
 from modeling_leaner.training import train
 from modeling_leaner.training.data.sources import sentences as sentences_of
 from modeling_leaner.training.tasks import distillation
@@ -112,6 +113,13 @@ class TestRefused:
         save_encoder(folders / "bytes", words="byte-bpe")
         words = ["--teacher", folders / "bytes", "--distill_hidden", 1]  # vectors may be learned, states of tokens not
         refused("teacher: .*another tokenizer than the student", "train", *words_of(folders, *words))
+        assert not (folders / "run").exists()
+
+    def test_teacher_that_pools_by_the_first_token(self, folders):
+        """The student's vectors are means over tokens."""
+        teacher = save_sentence_encoder(folders / "cls")
+        (teacher / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+        refused("teacher: .*pool", "train", *words_of(folders, "--teacher", teacher))
         assert not (folders / "run").exists()
 
     def test_texts_without_a_sentence(self, folders):

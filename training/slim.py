@@ -56,7 +56,7 @@ from modeling_leaner.hub import (
     weights_sha256,
 )
 from modeling_leaner.layers_leaner import LeanPreTrainedModel
-from modeling_leaner.models import Pool, first_token, mean_over_tokens, seconds_of, take_turns, with_channels
+from modeling_leaner.models import Pool, mean_over_tokens, seconds_of, take_turns, with_channels
 from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Batch
 from modeling_leaner.slimming.slim import Cut, Slimmed, Target, check_target, slim
@@ -74,7 +74,7 @@ from .data.sources import (
 )
 from .records import RESULTS
 from .running.trainer import Interruption
-from .tasks.distillation import cosine_distance, divergence, states_distance
+from .tasks.distillation import cosine_distance, divergence, pooling_of, states_distance
 
 
 CALIBRATION_ROWS = 256
@@ -86,10 +86,6 @@ RESAMPLES = 1_000
 TOLERANCE = 0.85  # of the speed-up that layers must reach; narrower MLPs make up the rest
 REACHED = (0.9, 1.2)  # of the speed-up that counts as reached
 BELOW_KEEP = 3  # exit status if the model keeps less than `--keep`
-POOLING = "1_Pooling/config.json"
-MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
-POOLS = {"mean": mean_over_tokens, "cls": first_token}  # and as folders before sentence-transformers 6 say it:
-POOLS |= {"pooling_mode_mean_tokens": mean_over_tokens, "pooling_mode_cls_token": first_token}
 CARD = Path(__file__).with_name("slim_card.md")
 
 
@@ -179,26 +175,6 @@ def kind_of(model: LeanPreTrainedModel, source: str) -> Kind:
             return kind
     kinds = ", ".join([ENCODER.name, *(kind.name for kind in KINDS.values())])
     raise ValueError(f"{source}: {name} cannot be made faster; expected a {kinds}, of two classes or more")
-
-
-def pooling_of(source: str) -> Pool:
-    """How an encoder's files of sentence-transformers pool its states; without them, the mean over tokens.
-
-    Raises ValueError for another pooling than the mean and the first token, and for a module that changes embeddings.
-    """
-    files = sentence_transformers_files(source)
-    modules = read_json(files["modules.json"]) if "modules.json" in files else []
-    modules = [module["type"].rpartition(".")[2] for module in modules]
-    pooling = read_json(files[POOLING]) if POOLING in files else {}
-    modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
-    mode = pooling.get("pooling_mode", [])
-    modes += [mode] if isinstance(mode, str) else mode
-    others = [each for each in (*modules, *modes) if each not in (*MODULES, *POOLS)]
-    pools = {POOLS[mode] for mode in modes if mode in POOLS} or {mean_over_tokens}
-    if others or len(pools) > 1:
-        named = ", ".join(others or modes)
-        raise ValueError(f"{source}: {named} in modules.json or {POOLING}; expected a pooling by mean or cls, no more")
-    return pools.pop()
 
 
 # Rows
