@@ -327,7 +327,7 @@ def choose(
         if others:
             others = ", ".join(f"--{name.replace('_', '-')}" for name in others)
             raise ValueError(f"{folder} was started with another {others}; repeat that, or delete it")
-        model = type(original).from_pretrained(folder / "start").eval()
+        model = load_lean(str(folder / "start")).eval()
         return Slimmed(model, [Cut(**cut) for cut in record["cuts"]])
     halves = (contents[0::2], contents[1::2])  # by the first is chosen what goes
     batches = [measures.make_batches(original, processor, half, settings.max_length) for half in halves]
@@ -598,7 +598,7 @@ def cut_vocabulary(settings: Settings) -> int:
         "cuts": [*cuts, {"part": "vocab_size", "before": len(tokenizer), "after": len(smaller)}],
     }
     with whole_folder(settings.output) as folder:
-        for part in (model if settings.lean else convert(model), smaller):
+        for part in (as_written(settings, model), smaller):
             part.save_pretrained(folder)
         copy_into(folder, sentence_transformers_files(settings.source))
         write_json(folder / RECORD, record)
@@ -606,6 +606,15 @@ def cut_vocabulary(settings: Settings) -> int:
     tokens = f"{len(smaller):,} of {len(tokenizer):,} tokens"
     print(f"{settings.output}: {tokens}, {after / 1e6:.1f}M of {before / 1e6:.1f}M parameters")
     return 0
+
+
+def as_written(settings: Settings, model: LeanPreTrainedModel) -> PreTrainedModel:
+    """As transformers' own class if it can hold the shape, else as this family's."""
+    try:
+        return model if settings.lean else convert(model)
+    except ConversionError as error:
+        print(f"written as {type(model).__name__}, which needs trust_remote_code: {error}", file=sys.stderr)
+        return model
 
 
 def write(
@@ -616,13 +625,8 @@ def write(
     processors: list,
     others: dict[str, Path],
 ) -> None:
-    """The folder: transformers' own class if it can hold the shape, else this family's; tokenizer, card, numbers."""
-    model = student
-    if not settings.lean:
-        try:
-            model = convert(student)
-        except ConversionError as error:
-            print(f"written as {type(student).__name__}, which needs this package: {error}", file=sys.stderr)
+    """The folder: model, tokenizer, card, numbers."""
+    model = as_written(settings, student)
     record = {
         "parent": settings.parent,
         "parent_weights_sha256": weights_sha256(settings.source),

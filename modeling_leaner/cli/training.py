@@ -114,11 +114,15 @@ def evaluate(
     sts16, sick_r, stsb, stsb_test, qnli, sst2, sentences. The others are compared with the first encoder.
     The path of an .onnx file is an encoder, too.
     """
-    are_encoders = len(models) > 1 or Path(models[0], "modules.json").is_file()  # of sentence-transformers
+    are_encoders = len(models) > 1 or models[0].endswith(".onnx") or Path(models[0], "modules.json").is_file()
+    if threads is not None:
+        with slow_imports():
+            import torch
+        torch.set_num_threads(threads)
     if task == "embedding" or task is None and are_encoders:
         with slow_imports():
             from ..training.experiments.embedding_benchmark import evaluate_encoders
-        evaluate_encoders(models, data_files or [], rounds, threads, as_json)
+        evaluate_encoders(models, data_files or [], rounds, as_json)
         return
     if len(models) > 1:
         raise ValueError(f"--task {task}: takes one model; several are compared by --task embedding alone")

@@ -73,7 +73,8 @@ def cut_model(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         if getattr(config, name, None) is not None:
             setattr(config, name, kept.index(getattr(config, name)))
-    smaller = type(model)(config).to(model.dtype)
+    options = {"add_pooling_layer": model.pooler is not None} if hasattr(model, "pooler") else {}
+    smaller = type(model)(config, **options).to(model.dtype)
     rows = torch.tensor(kept)
     target = smaller.state_dict()
     state = {

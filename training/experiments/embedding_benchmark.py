@@ -31,12 +31,12 @@ from transformers import AutoTokenizer
 
 from modeling_leaner.exporting import load_onnx
 from modeling_leaner.files import naming
-from modeling_leaner.models import mean_over_tokens, seconds_of, take_turns
+from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.terminal import plain_console
 
 from ..data.sources import Rows, evenly, load_split
 from ..running.results import environment, processor_flags
-from ..tasks.distillation import unit_vectors
+from ..tasks.distillation import pooling_of, unit_vectors
 
 
 class Source(NamedTuple):
@@ -235,11 +235,11 @@ def onnx_encoder(file: Path) -> Encoder:
     with naming(file, (Exception,)):  # of onnxruntime, or that it is missing
         run = load_onnx(file)
     folder = file.parent.parent if file.parent.name == "onnx" else file.parent
-    paths = (folder / "sentence_bert_config.json", folder / "1_Pooling" / "config.json")
-    settings, pooling = (json.loads(path.read_text()) if path.is_file() else {} for path in paths)
+    path = folder / "sentence_bert_config.json"
+    settings = json.loads(path.read_text()) if path.is_file() else {}
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     length = settings.get("max_seq_length") or tokenizer.model_max_length
-    first_token = pooling.get("pooling_mode_cls_token")
+    pool = pooling_of(str(folder))
 
     def encode(texts: list[str], batch: int) -> np.ndarray:
         order = np.argsort([-len(text) for text in texts], kind="stable")  # the longest first
@@ -248,7 +248,7 @@ def onnx_encoder(file: Path) -> Encoder:
             part = [texts[place] for place in order[start : start + batch]]
             tokens = tokenizer(part, padding=True, truncation=True, max_length=length, return_tensors="pt")
             states = next(iter(run(dict(tokens)).values()))
-            embeddings.append(states[:, 0] if first_token else mean_over_tokens(states, tokens["attention_mask"]))
+            embeddings.append(pool(states, tokens["attention_mask"]))
         return torch.cat(embeddings).numpy()[np.argsort(order)]
 
     return Encoder(f"{folder.resolve().name}/{file.name}", encode, file.stat().st_size / 1e6)
@@ -346,16 +346,12 @@ def table_of(document: Mapping) -> Table:
     return table
 
 
-def evaluate_encoders(
-    sources: Sequence[str], data: Sequence[str], rounds: int = 5, threads: int | None = None, as_json: bool = False
-) -> None:
+def evaluate_encoders(sources: Sequence[str], data: Sequence[str], rounds: int, as_json: bool) -> None:
     """Prints the comparison of encoders: a table, or one JSON document.
 
     Args:
         data: NAME or NAME=PATH of what is scored; empty means everything, from the Hub.
     """
-    if threads is not None:
-        torch.set_num_threads(threads)
     document = compare(sources, local_copies(data or list(SOURCES)), rounds)
     if as_json:
         print(json.dumps(document))

@@ -84,7 +84,7 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
             fields["vocab_size"] = min(config.vocab_size, len(processing))
         task.config = with_fields(config, arguments, fields)
         taught = with_teacher(task)  # one that does not fit is refused before the rows are read
-        if arguments.streaming:
+        if isinstance(rows, datasets.IterableDataset):
             rows = rows.shuffle(seed=arguments.seed, buffer_size=10_000)
         with naming(source, (UnicodeDecodeError,)):  # some formats are read before they are decoded
             train = task.prepare(rows, source).with_format("numpy")
@@ -131,7 +131,7 @@ def split_name(arguments: RecipeArguments) -> str:
 def has_weights(source: str) -> bool:
     """Whether `shape` is a checkpoint rather than a shape alone. Raises OSError if its weights are a pickle."""
     path = Path(source)
-    if source in shape_names() or path.suffix == ".json":
+    if source in shape_names() or path.is_file():
         return False
     if not path.is_dir():
         return True

@@ -20,7 +20,7 @@ from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.family import TEXT
 
-from ..data.sources import Rows, column_names, find_text_column
+from ..data.sources import Rows, column_names, find_text_column, first_rows
 from ..settings import METRICS, RecipeArguments
 
 
@@ -236,6 +236,6 @@ def evaluation_batches(task: Task, rows: Rows, places: Sequence[int], size: int)
 
 def first_inputs(task: Task, rows: Rows, count: int) -> Batch:
     """The first prepared rows as the model reads them in an evaluation, on the host, without its targets."""
-    places = range(min(count, len(rows)))
-    (batch,) = evaluation_batches(task, rows, places, len(places))
+    first = list(first_rows(rows, count))
+    batch = task.transform(task.collate(first), evaluation_generators(range(len(first))), training=False)
     return {name: tensor for name, tensor in batch.items() if name != "labels"}
