@@ -15,7 +15,6 @@ from huggingface_hub.errors import (
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
-    RevisionNotFoundError,
 )
 
 from .terminal import did_you_mean
@@ -83,8 +82,6 @@ def reason_of(error: BaseException | None) -> str:
     match error:
         case RepositoryNotFoundError():
             return "no such repository on the Hub, or a private one (hf auth login, or HF_TOKEN, gives access)"
-        case RevisionNotFoundError():
-            return "no such revision on the Hub"
         case OfflineModeIsEnabled():
             return "not in the cache (HF_HUB_OFFLINE is set; unset it to download)"
         case LocalEntryNotFoundError():

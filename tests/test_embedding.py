@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from command import refused
+from command import invoked, refused
 from datasets import Dataset
 from encoders import save_sentence_encoder
 from modeling_leaner.training import train
@@ -92,6 +92,7 @@ def test_the_teacher_computes_what_is_trained_on_in_the_precision_of_the_run(fol
 def test_of_a_stream(folders):
     results = learn(folders, "--streaming", "true", "--max_steps", 4)
     assert results["train"]["steps"] == 4 and -1 <= results["metrics"]["eval_cosine"] <= 1
+    assert invoked("inspect", folders / "run", "--rows", 2).exit_code == 0
 
 
 def test_a_run_is_continued(folders):

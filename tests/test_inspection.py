@@ -1,7 +1,6 @@
 """`leaner inspect`: matrices whose numbers are known, layers as they compute, and the command."""
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -197,10 +196,6 @@ class TestLayers:
             inspect_layers(model, rows_of(token_rows(2, 3)))
         with pytest.raises(ValueError, match="layers: there is no layer 2, expected 0 to 1"):
             inspect_layers(model, rows_of(token_rows()), layers=[0, 2])
-        with torch.no_grad():
-            model.layers[1].self_attn.k_proj.weight[0, 0] = math.nan
-        with pytest.raises(ValueError, match="layer 1: NaN or infinity in k_proj.weight"):
-            inspect_layers(model, rows_of(token_rows()))
         assert model.training
 
     def test_heads_that_say_nothing(self):

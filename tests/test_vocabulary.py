@@ -47,7 +47,7 @@ def test_texts_of_kept_tokens_give_the_same_vectors(cut):
 
 
 def test_it_learns_from_the_original_which_reads_its_own_tokens(cut, tmp_path):
-    parent, smaller, texts, _ = cut
+    parent, smaller, texts, size = cut
     assert invoked("convert", smaller, tmp_path / "student").exit_code == 0
     files = f"train={parent.parent / 'texts.parquet'}"
     words = ["--shape", tmp_path / "student", "--teacher", parent, "--output_dir", tmp_path / "run"]
@@ -55,6 +55,8 @@ def test_it_learns_from_the_original_which_reads_its_own_tokens(cut, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     first = next(line["loss"] for line in lines if "loss" in line)
     assert first < 1e-5  # 1 - cosine: the student began as the original
+    words = ["--vocab-size", size - 5, "--no-training", "--data", parent.parent / "texts.parquet"]
+    assert invoked("slim", tmp_path / "run", tmp_path / "again", *words).exit_code == 0  # it has no pooler
 
 
 def test_what_cannot_be_cut(cut, tmp_path):

@@ -43,7 +43,8 @@ NOT_IN_RECIPES = (
 
 def option(default: object, help: str) -> typing.Any:
     """A key with its default and its line of the help."""
-    return field(default=default, metadata={"help": help})
+    value = {"default_factory": list} if default == [] else {"default": default}
+    return field(**value, metadata={"help": help})
 
 
 @dataclass
@@ -62,10 +63,7 @@ class RecipeArguments(TrainingArguments):
     # Data
     dataset: str | None = option(None, "Hub id, or a built-in set: digits, python-docs, listops, listops-short")
     dataset_config: str | None = option(None, "configuration of the Hub dataset, such as GLUE's sst2")
-    data_files: list[str] = field(
-        default_factory=list,
-        metadata={"help": "local data in place of the Hub's: a folder, or split=FILE (parquet, json, csv, text)"},
-    )
+    data_files: list[str] = option([], "local data: a folder, or split=FILE (parquet, json, csv, text)")
     streaming: bool = option(False, "read the Hub dataset as a stream; needs max_steps")
     train_split: str = option("train", "split to train on; slices such as train[:90%%] are allowed")
     eval_split: str = option("validation", "split to evaluate on; none for no evaluation")
@@ -99,10 +97,7 @@ class RecipeArguments(TrainingArguments):
     distill_hidden: float = option(0.0, "weight of the distance to the teacher's hidden states, 1 - cosine")
     distill_temperature: float = option(2.0, "divides the logits of both")
     distill_top_k: int = option(32, "language models: logits kept for a token; the others count as one")
-    distill_layers: list[int] = field(
-        default_factory=list,
-        metadata={"help": "the teacher's layer for each of the student's, from 0 [default: as cut, or evenly]"},
-    )
+    distill_layers: list[int] = option([], "the teacher's layer for each of its own [default: as cut, or evenly]")
     vector_loss: Literal["cosine", "squared_error"] = option("cosine", "embedding: distance to the teacher's vectors")
 
     # Images
@@ -115,10 +110,7 @@ class RecipeArguments(TrainingArguments):
     initializer_range: float | None = option(None, "replaces the shape's standard deviation of new weights")
 
     # Checkpoints
-    checkpoint_steps: list[int] = field(
-        default_factory=list,
-        metadata={"help": "steps whose checkpoints are saved as well, and kept beyond save_total_limit"},
-    )
+    checkpoint_steps: list[int] = option([], "steps whose checkpoints are saved, too, and kept for good")
 
     # The machine
     attn_implementation: str | None = option(None, "lean, eager, sdpa, flex_attention; else lean; rounding differs")

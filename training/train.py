@@ -139,7 +139,7 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     if not trainer.is_world_process_zero():
         return None
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
-    if trainer.task.trains_bare_model() and has_weights(str(arguments.shape)):
+    if not trainer.task.head and has_weights(str(arguments.shape)):
         copy_into(folder, sentence_transformers_files(str(arguments.shape)))
     results = results_of_run(trainer, prepared, metrics)
     plot(folder / METRICS_FILE, folder / TRAINING_FIGURE, trainer.task.metric)

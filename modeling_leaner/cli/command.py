@@ -93,13 +93,6 @@ class KeyCommand(Command):
 # Answering
 
 
-def print_error(command: str | None, message: str) -> None:
-    """One line on stderr; `command` is None for `leaner` itself."""
-    place = "leaner" if command is None else f"leaner {command}"
-    line = visible(" ".join(message.split()))
-    plain_console(stderr=True, soft_wrap=True).print(f"{place}: {line}", style="red")
-
-
 def describe(error: ValueError | OSError) -> str:
     """The message of an error; one of the operating system without its number: `[Errno 28] No space …`."""
     if isinstance(error, OSError) and error.strerror is not None:
@@ -129,7 +122,9 @@ class CommandGroup(TyperGroup):
             else:
                 message = describe(error)
             if message:  # none where typer has printed the help
-                print_error(context and context.invoked_subcommand, message)
+                place = " ".join(filter(None, ("leaner", context and context.invoked_subcommand)))
+                line = visible(" ".join(message.split()))
+                plain_console(stderr=True, soft_wrap=True).print(f"{place}: {line}", style="red")
             raise typer.Exit(status) from error
 
     def make_context(self, *args: Any, **extra: Any) -> typer.Context:

@@ -17,7 +17,7 @@ from ..inspection import Row, document_of, inspect_layers, layer_tables, rows_of
 from ..shapes import modality_of
 from ..slimming.measures import make_batches
 from ..terminal import plain_console
-from ..training.data.sources import BUILT_IN, decoded_image, describe, place_in_file
+from ..training.data.sources import BUILT_IN, decoded_image, describe
 from ..training.running.evaluation import prepare_evaluation, saved_file
 from ..training.running.run_folder import RECIPE
 from ..training.slim import rows_with_content
@@ -71,9 +71,6 @@ def read_inputs(
         raise ValueError(f"{source}: no tokenizer or image processor, by which rows are read")
     rows, column = rows_with_content(data, column, model)
     origin = describe(data[0], "train", data)
-    contents = [
-        decoded_image(value, f"{origin}: {column}, row {place_in_file(rows, row) + 1}")
-        for row, value in enumerate(rows[:count][column])
-    ]
+    contents = [decoded_image(value, f"{origin}: {column}") for value in rows[:count][column]]
     batches = make_batches(model, processors[0], contents, LENGTH)
     return origin, [row for batch in batches for row in rows_of(batch)]

@@ -71,11 +71,7 @@ def model_output(model: LeanPreTrainedModel, batch: Batch, pool: Pool = mean_ove
     if hasattr(model, "lm_head"):
         states = model.base_model(**batch).last_hidden_state
     else:
-        outputs = model(**batch)
-        if "start_logits" in outputs:
-            states = torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)
-        else:
-            states = outputs.logits
+        states = model(**batch).logits
     if states.dim() == 2:
         return states
     return states.flatten(0, 1) if mask is None else states[mask.bool()]

@@ -175,11 +175,6 @@ def first_rows(rows: Rows, count: int | None) -> Rows:
     return rows.take(count if isinstance(rows, IterableDataset) else min(count, len(rows)))
 
 
-def place_in_file(rows: Dataset, index: int) -> int:
-    """The index of a row in its file, from 0; messages count rows from 1. `rows` may be some of the file's rows."""
-    return index if rows._indices is None else rows._indices.column(0)[index].as_py()
-
-
 def evenly(count: int, most: int) -> list[int]:
     """At most `most` of the row numbers below `count`, evenly spaced."""
     taken = min(count, most)

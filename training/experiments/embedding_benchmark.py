@@ -34,7 +34,7 @@ from modeling_leaner.files import naming
 from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.terminal import plain_console
 
-from ..data.sources import Rows, evenly, load_split
+from ..data.sources import Rows, evenly, load_split, require_columns
 from ..running.results import environment, processor_flags
 from ..tasks.distillation import pooling_of, unit_vectors
 
@@ -152,18 +152,15 @@ def local_copies(entries: Sequence[str]) -> dict[str, str | None]:
         if name not in SOURCES and (name != "sentences" or not path):
             expected = f"NAME or NAME=PATH with a NAME of {', '.join(SOURCES)}, or sentences=FILE"
             raise ValueError(f"--data {entry}: expected {expected}")
-        if path and not Path(path).exists():  # said before anything is exported
-            raise ValueError(f"--data {entry}: no such file or folder")
         given[name] = path or None
     return given
 
 
 def column(rows: Rows, *names: str) -> list:
     """The first of these columns that the rows have."""
-    for name in names:
-        if name in rows.column_names:
-            return rows[name][:]
-    raise ValueError(f"--data: expected a column {' or '.join(names)}, found {', '.join(rows.column_names)}")
+    name = next((name for name in names if name in rows.column_names), names[0])
+    require_columns(rows, [name], "--data")
+    return rows[name][:]
 
 
 def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | Labelled | Sentences]:

@@ -45,9 +45,6 @@ def train(words: list[str], log: Path, working_directory: str) -> int:
         import_module(TRAIN_MODULE).main([*words])  # by its name: its room is above this one
         return 0
     except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-            return 1
         return end.code or 0
     except Exception:
         traceback.print_exc()

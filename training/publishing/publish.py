@@ -33,7 +33,7 @@ SUBSET = 200  # examples of the short verification
 GRIDS = CARDS / "grids"
 RUN_FILES = (  # what a published folder has of its run
     "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
-    "tokenizer_config.json special_tokens_map.json training.png metrics.jsonl"
+    "tokenizer_config.json special_tokens_map.json metrics.jsonl"
 ).split()
 
 
@@ -89,8 +89,6 @@ def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list
         command_shape = f"runs/{grid.publish[shape]}-cut"
     elif grid.start_from is not None:
         names = load_grid(Path(grid.start_from) / "grid.yaml").publish or {}
-        if shape not in names:
-            raise ValueError(f"start_from: {grid.start_from} does not publish {shape}")
         command_shape = str(CARDS / names[shape])
 
     published = {

@@ -6,12 +6,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import convert_checkpoint
 from modeling_leaner.files import naming, read_json
-from modeling_leaner.hub import local_folder, refuse_pickles
+from modeling_leaner.hub import local_folder
 from modeling_leaner.layers_leaner import find_weights
 from modeling_leaner.shapes import is_plain, load_config
 
@@ -68,12 +66,10 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
     """Metrics of a model on the rows of `prepare_evaluation`; raises as that, and ValueError of its weights."""
     with tempfile.TemporaryDirectory() as scratch:
         run = prepare_evaluation(as_lean(model, scratch), options, scratch)
-        try:
+        with naming(model, (RuntimeError,)):  # weights that are damaged, or do not fit
             network = build_model(run.arguments, run.task, complete=True)
             trainer = LeanTrainer(network, run.arguments, run.task, eval_dataset=run.held_out.rows)
             metrics = trainer.evaluate()
-        except (RuntimeError, SafetensorError) as error:  # weights that are damaged, or do not fit
-            raise ValueError(str(error)) from error
     found = scores(metrics)
     if not all(value is None or math.isfinite(value) for value in found.values()):
         raise ValueError(f"{model}: the model's outputs are not finite")
@@ -126,7 +122,6 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
 
 def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeArguments:
     """The settings of the model's own recipe, if there is one, and of `options`, which win over it."""
-    refuse_pickles(model)
     if not find_weights(local_folder(model)):
         raise ValueError(f"{model}: no model.safetensors in this folder")
     recipe = saved_file(model, RECIPE)

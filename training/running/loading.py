@@ -26,7 +26,7 @@ from modeling_leaner.hub import refuse_pickles
 from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import family_of, load_config, modality_of
 
-from ..data.sources import Rows, content_sha256, describe, first_rows, load_training
+from ..data.sources import Rows, content_sha256, describe, first_rows, load_training, require_columns
 from ..data.tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..settings import RecipeArguments
 from ..tasks import TASKS
@@ -34,7 +34,7 @@ from ..tasks.base import Task
 from ..tasks.distillation import with_teacher
 
 
-MAY_BE_NEW = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler")  # tensors of a head
+MAY_BE_NEW = ("classifier", "score", "transform", "lm_head", "model.pooler")  # tensors of a head
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,7 @@ def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
     if rows is None:
         return None
     source = held_out_source(task.arguments)
+    require_columns(rows, task.columns, source)
     with naming(source, (UnicodeDecodeError,)):
         prepared = task.prepare(rows, source)
         task.keep_held_out(rows)
@@ -162,11 +163,9 @@ def recorded_settings(arguments: RecipeArguments) -> dict[str, object]:
 
 
 def shape_config(arguments: RecipeArguments) -> LeanConfig:
-    """The configuration of the shape, at the recipe's `image_size`; ValueError where a checkpoint has another."""
+    """The configuration of the shape, at the recipe's `image_size`."""
     config = load_config(str(arguments.shape))
     size = arguments.image_size
-    if size is not None and has_weights(str(arguments.shape)) and getattr(config, "image_shape", None) != (size, size):
-        raise ValueError(f"image_size: {size}, but {arguments.shape} has another one")
     return config if size is None else type(config)(**{**config.to_dict(), "image_size": size})
 
 
@@ -234,16 +233,12 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
 
 def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id; ValueError if there is none, or it cannot be read."""
-    try:
+    with naming(f"tokenizer: {source} cannot be read", (Exception,)):  # the tokenizers library raises bare Exceptions
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         tokenizer.init_kwargs.pop("local_files_only", None)  # of this machine alone
         for texts in (["a"], ["a", "a"]):
             tokenizer(*texts)  # some damage shows at the first text, or the first pair
-        return tokenizer
-    except BaseException as error:  # the tokenizers library raises bare Exceptions, and panics, which are none
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise ValueError(f"tokenizer: {source} cannot be read: {error}") from error
+    return tokenizer
 
 
 def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows) -> PreTrainedTokenizerBase:
@@ -302,7 +297,7 @@ def build_model(
         may_be_new = () if complete else MAY_BE_NEW
         resized = sorted(name for name, *_ in info["mismatched_keys"])
         wrong = [name for name in resized if not name.startswith(may_be_new)]
-        if task.trains_bare_model():
+        if not task.head:
             may_be_new = (*may_be_new, "pooler.")  # a bare model may have been saved without
         missing = sorted(name for name in info["missing_keys"] if not name.startswith(may_be_new))
         if wrong or missing:
@@ -315,6 +310,6 @@ def build_model(
     else:
         model = auto_class.from_config(config, **attention)
 
-    if task.trains_bare_model() and getattr(model, "pooler", None) is not None:
+    if not task.head and getattr(model, "pooler", None) is not None:
         model.pooler = None  # no task reads it
     return model

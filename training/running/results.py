@@ -36,7 +36,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
     state = trainer.state
     model = trainer.accelerator.unwrap_model(trainer.model)
     architecture = type(trainer.model).__name__
-    is_bare = task.trains_bare_model()  # it may have a pooling layer or not
+    is_bare = not task.head  # it may have a pooling layer or not
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_runtime" in entry]
     memory, kind = peak_memory_bytes()  # before a second model is built for the conditioning
     can_be_counted = run.held_out is not None and not arguments.streaming

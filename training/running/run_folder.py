@@ -162,10 +162,8 @@ def damage(checkpoint: Path) -> str | None:
     """The first file of a checkpoint that is not there in full, and why; None of a whole one."""
     try:
         listed = read_object(checkpoint / COMPLETE)
-    except FileNotFoundError:
-        return f"{COMPLETE} is missing"
     except (OSError, ValueError):
-        return f"{COMPLETE} is unreadable"
+        return f"{COMPLETE} is missing or unreadable"
     for name, size in listed.items():
         path = checkpoint / name
         if not path.is_file():

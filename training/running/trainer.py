@@ -343,8 +343,7 @@ class LeanTrainer(Trainer):
         """As Trainer's; then writes the average, and last the list of files that declares the checkpoint whole."""
         self.check_finite(*self.model.parameters())
         super()._save_checkpoint(model, trial)
-        if self.args.world_size > 1:
-            self.accelerator.wait_for_everyone()
+        self.accelerator.wait_for_everyone()
         if self.args.should_save:
             folder = self.folder / f"checkpoint-{self.state.global_step}"
             (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads

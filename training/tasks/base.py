@@ -136,11 +136,6 @@ class Task:
         self.metric = self.main_metrics_of(arguments)[0]
 
     @classmethod
-    def trains_bare_model(cls) -> bool:
-        """Whether the model has no head, so that its states are what is trained."""
-        return cls.head == ""
-
-    @classmethod
     def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
         """The metric that counts, or if only the rows decide it, those that it may be."""
         return (arguments.metric or METRICS[cls.name][0],)

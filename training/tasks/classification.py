@@ -23,7 +23,6 @@ from ..data.sources import (
     column_names,
     decoded_image,
     find_column,
-    require_columns,
     with_encoded_images,
 )
 from ..settings import RecipeArguments
@@ -169,7 +168,6 @@ class ImageClassification(Classification):
         return fields
 
     def prepare(self, rows: Rows, source: str) -> Rows:
-        require_columns(rows, self.columns, source)
         height, width = self.config.image_shape
         feature = (rows.features or {}).get(self.label_column)
         function = partial(self._read, source=source, size=(height, width), feature=feature)
@@ -256,7 +254,6 @@ class SequenceClassification(Classification, TextTask):
         return fields
 
     def prepare(self, rows: Rows, source: str) -> Rows:
-        require_columns(rows, self.columns, source)
         reading = (self.length, self.arguments.truncation, self.segments, self.reading_key())
         key = (self.name, self.texts, self.label_key(), reading)
         feature = (rows.features or {}).get(self.label_column)

@@ -27,7 +27,7 @@ from modeling_leaner.hub import RECORD, cut_of_layers, load_processors, sentence
 from modeling_leaner.models import Pool, first_token, mean_over_tokens
 from modeling_leaner.names import require_source
 
-from ..data.sources import Rows, find_text_column, require_columns, sentences
+from ..data.sources import Rows, find_text_column, sentences
 from .base import Batch, Generators, Task, TextTask, check_text, prepared_rows, tokenizer_text
 
 
@@ -45,7 +45,7 @@ POOLS |= {"pooling_mode_mean_tokens": mean_over_tokens, "pooling_mode_cls_token"
 def load_teacher(task: Task) -> PreTrainedModel:
     """The settings' teacher on the device of the run; ValueError if it does not fit the student."""
     arguments, source = task.arguments, task.arguments.teacher
-    bare = task.trains_bare_model()
+    bare = not task.head
     if not bare and arguments.distill_logits and getattr(task.config, "loss_chunk_size", None) is not None:
         raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
     with naming("teacher", (ValueError, OSError)):
@@ -93,7 +93,7 @@ def with_teacher(task: Task) -> Task:
     arguments = task.arguments
     if arguments.teacher is None:
         return task
-    first = "distill_task" if task.trains_bare_model() else "distill_logits"
+    first = "distill_task" if not task.head else "distill_logits"
     if not (getattr(arguments, first) or arguments.distill_hidden):
         raise ValueError(f"{first}, distill_hidden: both are 0, so that nothing is learned from the teacher")
     return Taught(task, task.teacher if isinstance(task, Embedding) else load_teacher(task))
@@ -180,7 +180,7 @@ class Taught:
         self.task = task
         self.teacher = teacher
         arguments = task.arguments
-        self.learns_logits = bool(arguments.distill_logits) and not task.trains_bare_model()
+        self.learns_logits = bool(arguments.distill_logits) and bool(task.head)
         self.layers = []  # of the teacher, whose states are learned
         if arguments.distill_hidden:
             depths = (task.config.num_hidden_layers, teacher.config.num_hidden_layers)
@@ -291,7 +291,6 @@ class Embedding(TextTask):
 
     def prepare(self, rows: Rows, source: str) -> Rows:
         """The token ids of each text and their number; the teacher's, too, if the student has another vocabulary."""
-        require_columns(rows, self.columns, source)
         tokenizers = {"": self.processing}
         theirs = AutoTokenizer.from_pretrained(self.arguments.teacher, trust_remote_code=False)
         if tokenizer_text(theirs) != tokenizer_text(self.processing):

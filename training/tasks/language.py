@@ -9,7 +9,7 @@ from datasets import Dataset
 from torch.nn import functional as F
 from transformers import EvalPrediction
 
-from ..data.sources import Rows, find_text_column, first_rows, require_columns
+from ..data.sources import Rows, find_text_column, first_rows
 from .base import Batch, Generators, TextTask, check_text, prepared_rows, random_numbers
 
 
@@ -29,7 +29,6 @@ class LanguageModelling(TextTask):
         return {}
 
     def prepare(self, rows: Rows, source: str) -> Rows:
-        require_columns(rows, self.columns, source)
         key = (self.text_column, self.arguments.whole_word_masking, self.reading_key())
         function = partial(self._tokens, source=source)
         rows = prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
