@@ -63,6 +63,7 @@ def test_two_processes_train_as_one(single, tmp_path):
     assert max((ours[name] - theirs[name]).abs().max() for name in ours) < 1e-3
 
 
+@pytest.mark.full
 def test_two_processes_learn_vectors_as_one(single, tmp_path):
     """The loss that is this project's own, not the model's, is a mean over the rows of both."""
     _, words = single

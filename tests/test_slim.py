@@ -298,13 +298,13 @@ def test_an_interrupted_command_continues(tmp_path):
     out = tmp_path / "out"
     rows = tmp_path / "rows.parquet"
     labelled(3000, 1, ("text",), 2).to_parquet(rows)
-    words = ["slim", source, out, "--layers", 2, "--minutes", 0.1, "--data", rows]
+    words = ["slim", source, out, "--layers", 2, "--minutes", 0.06, "--data", rows]
     command = [sys.executable, "-m", "modeling_leaner", *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     plan = tmp_path / "out.unfinished" / "training.json"
     while not plan.is_file() and process.poll() is None:
         time.sleep(0.2)
-    time.sleep(2)
+    time.sleep(1)
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 130, output
