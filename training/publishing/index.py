@@ -21,7 +21,7 @@ from modeling_leaner.files import read_json, write_bytes
 from modeling_leaner.shapes import load_config
 
 from ..experiments.grid_results import gain, load_folder
-from ..experiments.statistics import summarise
+from ..experiments.statistics import Summary, summarise
 from ..records import RESULTS
 from ..tasks import TASKS
 from .cards import RIVALS, kept
@@ -30,9 +30,10 @@ from .folders import README, is_encoder, published_folders, results_in
 
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 SECTION = "\n### {name}\n\n<!-- table: {name} -->\n<!-- end -->\n"
+NOT_LEARNED, SINGLE_SHAPES = "not learned", "single shapes"  # tables of several grids, a row each
 COMPARED = ("stsb_test", "qnli", "same_index")  # scores of encoders in the table
 OF_ENCODERS = ("model", "layers × heads", "STS, 4 sets", "STS-B test", "QNLI", "same index", "speed", "at equal bits")
-OF_MINIATURES = ("model", "task", "layers × heads × size", "parameters", "score", "best baseline", "compared in")
+OF_MINIATURES = ("model", "layers × heads × size", "parameters", "score", "best baseline", "compared in")
 GREY, BLUE = "#808890", "#3b82c4"  # readable on a light and on a dark page
 STYLE = {
     "svg.fonttype": "path",
@@ -49,17 +50,20 @@ STYLE = {
     "figure.constrained_layout.use": True,
 }
 
-Summary = dict[str, Any]  # a grid's, under the keys of summary.json; with its name, best_guess and figure
-
 
 def read_grids(cards: Path) -> dict[str, Summary]:
-    """Every grid that has rows, by name, summarised anew."""
+    """Every grid that has rows, by name, summarised anew; with its `name`, `best_guess`, `figure` and `table`."""
     grids = {}
     for path in sorted(cards.glob("grids/*/results.csv")):
         results = load_folder(path.parent)
         grid = grids[results.name] = summarise(results) | {"name": results.name, "best_guess": results.best_guess}
         has_curves = len(grid["curves"]) > 1 and len(grid["shapes"]) > 1
         grid["figure"] = f"curves-{results.name}.svg" if has_curves else None
+        baseline = next(cell for cell in grid["shapes"] if cell["shape"] == grid["baseline"])
+        if sum(cell["n"] > 0 for cell in grid["shapes"]) == 1:
+            grid["table"] = SINGLE_SHAPES
+        else:
+            grid["table"] = NOT_LEARNED if baseline["learned"] is False and not has_curves else results.name
     return grids
 
 
@@ -106,33 +110,56 @@ def label(grid: Summary, shape: str) -> str:
     return text
 
 
+def score(cell: Summary) -> str:
+    """`4.258 ± 0.020 (7)`: mean, standard deviation over seeds, and their number."""
+    if cell["mean"] is None:
+        return "not run"
+    decimals = 4 if abs(cell["mean"]) < 1 else 3
+    spread = "" if cell["sd"] is None else f" ± {cell['sd']:.{decimals}f}"
+    return f"{cell['mean']:.{decimals}f}{spread} ({cell['n']})"
+
+
+def best_baseline(grid: Summary) -> str:
+    """The best score without a transformer."""
+    guess = grid["best_guess"]
+    return "–" if guess is None else f"{guess.value:.3f} ({guess.name})"
+
+
+def files_of_grid(grid: Summary) -> str:
+    return f"[settings](grids/{grid['name']}/grid.yaml), [runs](grids/{grid['name']}/results.csv)"
+
+
+def short_table(grids: Iterable[Summary]) -> str:
+    """A row for each grid."""
+    lines = []
+    for grid in grids:
+        cells = [cell for cell in grid["shapes"] if cell["n"]]
+        scores = "<br>".join(f"{label(grid, cell['shape'])}: {score(cell)}" for cell in cells)
+        lines.append((f"{grid['name']}: {files_of_grid(grid)}", grid["metric"], scores, best_baseline(grid)))
+    return markdown(("grid", "metric", "layers × heads × size: mean ± sd (seeds)", "best baseline"), lines)
+
+
 def grid_table(grid: Summary) -> str:
-    """What a grid ran, and every shape with its score, at each budget if there are several, and its difference."""
+    """Every shape of a grid with its score, at each budget if there are several, and its difference."""
     way = "higher" if grid["higher_is_better"] else "lower"
-    about = f"{grid['metric'] or 'no finished run'} ({way} is better); recipe `{grid['recipe']}`; "
-    about += f"seeds {', '.join(map(str, grid['seeds']))}"
+    about = f"{grid['metric'] or 'no finished run'}, {way} is better: mean ± sd (seeds)"
     if grid["best_guess"] is not None:
-        about += f"; best baseline without a transformer: {grid['best_guess'].value:.4f} ({grid['best_guess'].name})"
+        about += f"; best baseline without a transformer: {best_baseline(grid)}"
+    if any(cell["verdict"] == "baseline" and cell["learned"] is False for cell in grid["shapes"]):
+        about += ", which the first shape does not clearly beat"
     if grid["unsound_tuning"] is not None:
-        about += f"; the learning rates may not be the best: {grid['unsound_tuning']}"
-    about += f". [Settings](grids/{grid['name']}/grid.yaml), [every run](grids/{grid['name']}/results.csv)."
+        about += "; the learning rates may not be the best"
+    about += f" ({files_of_grid(grid)})."
 
     lines = []
     for place, cell in enumerate(grid["shapes"]):
-        scores = []
-        for each in [budget["shapes"][place] for budget in grid["curves"]] or [cell]:
-            spread = "" if each["sd"] is None else f" ± {each['sd']:.4f}"
-            scores.append("not run" if each["mean"] is None else f"{each['mean']:.4f}{spread} ({each['n']})")
-        if {*scores} == {"not run"}:
-            continue
-        is_unlearned = cell["verdict"] == "baseline" and cell["learned"] is False
-        verdict = "baseline, not learned" if is_unlearned else cell["verdict"]
-        known = "–" if cell["parameters"] is None else f"{cell['parameters']:,}"
-        lines.append((label(grid, cell["shape"]), known, *scores, difference(grid, cell), verdict))
+        scores = [score(each) for each in [budget["shapes"][place] for budget in grid["curves"]] or [cell]]
+        if {*scores} != {"not run"}:
+            known = "–" if cell["parameters"] is None else f"{cell['parameters']:,}"
+            lines.append((label(grid, cell["shape"]), known, *scores, difference(grid, cell)))
     counts = [budget["branch"] for budget in grid["curves"]]
     budgets = [f"{count / 1e6:.1f}M tokens" if count >= 1e6 else f"{count:,} tokens" for count in counts]
-    columns = budgets or [f"{grid['metric']}, mean ± sd (seeds)"]
-    header = ("layers × heads × size", "parameters", *columns, "difference, + is better (95 % interval)", "verdict")
+    header = ("layers × heads × size", "parameters", *(budgets or [grid["metric"]]), "difference (95 % interval)")
 
     parts = [about, markdown(header, lines)]
     if grid["readings"]:
@@ -143,7 +170,7 @@ def grid_table(grid: Summary) -> str:
 
 
 def contrasts_table(grid: Summary, budgets: list[str]) -> str:
-    """The comparisons that were fixed beforehand, at equal tokens, FLOPs and seconds, at each budget."""
+    """The comparisons that were fixed beforehand, at equal tokens and at equal FLOPs, at each budget."""
     seeds = grid["seeds_of"] or {}
     corrected = {}
     for each in grid["contrasts"]:
@@ -151,7 +178,7 @@ def contrasts_table(grid: Summary, budgets: list[str]) -> str:
         if each["pairs"] == len(planned) and each["p_corrected"] is not None:  # all of its runs have finished
             corrected[each["shape"], each["minus"], "tokens"] = f"{each['p_corrected']:.2g}"
     rows: dict[tuple, list] = {}
-    for each in grid["readings"]:
+    for each in (each for each in grid["readings"] if each["equal"] != "seconds"):
         rows.setdefault((each["shape"], each["minus"], each["equal"]), []).append(each)
     lines = []
     for (shape, minus, equal), group in rows.items():
@@ -182,16 +209,14 @@ def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
     miniatures = []
     for each in sorted(models, key=lambda each: ([*TASKS].index(each.task), each.evidence.grid, each.name)):
         grid = grids[each.evidence.grid]
-        guess = grid["best_guess"]
         miniatures.append(
             (
                 f"[{each.name}]({each.name})",
-                TASKS[each.task].title,
                 label(grid, each.cell),
                 f"{each.parameters:,}",
                 f"{each.metric} {each.metrics[f'eval_{each.metric}']:.3f}",
-                "–" if guess is None else f"{guess.value:.3f} ({guess.name})",
-                f"[{grid['name']}](#{grid['name']})",
+                best_baseline(grid),
+                f"[{grid['name']}](#{grid['table'].replace(' ', '-')})",
             )
         )
     return {
@@ -204,7 +229,10 @@ def render(cards: Path, grids: dict[str, Summary]) -> str:
     """The page's text: the one that is there, with its tables renewed."""
     page = cards / README
     text = page.read_text(encoding="utf-8") if page.is_file() else "# Results\n"
-    tables = model_tables(cards, grids) | {name: grid_table(grid) for name, grid in grids.items()}
+    tables = model_tables(cards, grids)
+    for table in dict.fromkeys(grid["table"] for grid in grids.values()):
+        members = [grid for grid in grids.values() if grid["table"] == table]
+        tables[table] = short_table(members) if table in (NOT_LEARNED, SINGLE_SHAPES) else grid_table(*members)
     there = {name for _, name, _, _ in TABLE.findall(text)}
     text += "".join(SECTION.format(name=name) for name in tables if name not in there)
     for begin, name, old, end in TABLE.findall(text):
