@@ -7,6 +7,7 @@ change on purpose. The values of the summaries are those of model_cards/grids/*/
 import hashlib
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,7 @@ def test_of_text_read_once_the_gap_is_larger():
 
 
 def test_where_the_order_of_two_shapes_turns():
-    """4 × 6 falls behind 8 × 3 in all seven seeds, at 3.9M tokens (3.3M to 4.7M), as README and the findings say."""
+    """4 × 6 falls behind 8 × 3 in all seven seeds, after 3.9M tokens (2.7M to 4.6M), as the findings say."""
     rows = pd.read_csv(GRIDS_FOLDER / "enwik8-text-causal-curves" / "results.csv").query("phase == 'report'")
     losses = rows.pivot_table(index=["shape", "seed"], columns="branch", values="value")
     behind = (losses.loc["gpt/lean-mini"] - losses.loc["gpt/mini"]).dropna()
@@ -114,9 +115,16 @@ def test_where_the_order_of_two_shapes_turns():
         (last,) = np.flatnonzero((differences[:-1] < 0) & (differences[1:] >= 0))
         share = -differences[last] / (differences[last + 1] - differences[last])
         turns.append(tokens[last] + share * (tokens[last + 1] - tokens[last]))
-    interval = stats.t.interval(0.95, len(turns) - 1, np.mean(turns), stats.sem(turns))
-    found = np.exp([np.mean(turns), *interval]) / 1e6
-    assert len(turns) == 7 and found == pytest.approx([3.9, 3.3, 4.7], abs=0.05)
+    found = np.exp([np.mean(turns), min(turns), max(turns)]) / 1e6
+    assert len(turns) == 7 and found == pytest.approx([3.9, 2.7, 4.6], abs=0.05)
+
+
+def test_at_equal_flops_four_layers_lead_with_as_few_heads():
+    results = load_folder(GRIDS_FOLDER / "enwik8-text-causal-curves")
+    grid = replace(results.grid, contrasts=[["gpt/lean-mini", "gpt/mini"], ["gpt/shallow-mini", "gpt/mini"]])
+    readings = summarise(replace(results, grid=grid))["readings"]
+    last = [-each["difference"] for each in readings if each["equal"] == "FLOPs" and each["branch"] == 12_288_000]
+    assert last == pytest.approx([0.120, 0.123], abs=0.0005)
 
 
 @pytest.mark.parametrize("task", TRAININGS)
@@ -138,17 +146,12 @@ def final_runs(grid):
 
 
 def test_how_more_heads_and_kappa_went_together():
-    """The counts of the findings: twice the heads on ListOps and elsewhere; κ and loss over the shapes of one grid."""
+    """The counts of the findings: twice the heads on ListOps and elsewhere."""
     grids = {path.name: load_folder(path) for path in GRIDS_FOLDER.iterdir() if (path / "results.csv").is_file()}
     runs = conditioning.read_all_cells(grids)
     on_listops = runs["grid"].str.contains("listops")
     found = [conditioning.doubling(some) for some in (runs, runs[on_listops], runs[~on_listops])]
     assert [(each.pairs, each.lower_end, each.better) for each in found] == [(91, 87, 62), (44, 43, 36), (47, 44, 26)]
-    shapes = runs[runs["grid"] == "enwik8-text-causal-curves"].groupby("shape")
-    kappas = shapes["kappa_end"].agg(lambda values: np.log(values).mean())
-    correlation = stats.spearmanr(kappas, -shapes["gain"].mean())
-    assert len(kappas) == 8 and correlation.statistic == pytest.approx(-0.762, abs=1e-3)
-    assert correlation.pvalue == pytest.approx(0.028, abs=1e-3)
     assert np.ptp(runs[(runs["grid"] == "enwik8-text-causal-curves") & (runs["shape"] == "gpt/mini")]["gain"]) < 0.047
 
 
