@@ -70,8 +70,8 @@ lint: $(INSTALLED)
 
 # The rooms as they are installed, in one tree, where import-linter sees them all.
 imports: $(INSTALLED)
-	@tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && cp -r modeling_leaner "$$tree" && \
-	  cp -r training configuration "$$tree/modeling_leaner" && cp setup.cfg "$$tree" && cd "$$tree" && \
+	@tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && tar -c --exclude __pycache__ modeling_leaner training configuration setup.cfg | tar -x -C "$$tree" && cd "$$tree" && \
+	  mv training configuration modeling_leaner && \
 	  PYTHONPATH="$$tree" "$(CURDIR)/$(BIN)/lint-imports" --config setup.cfg --no-cache --no-logo
 
 format: $(INSTALLED)

@@ -73,9 +73,7 @@ def block_inputs(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> tupl
     return read[0]
 
 
-# Embeddings (B, D) from states (B, T, D) and a mask (B, T)
-
-Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]  # (B, D), of states (B, T, D) and a mask (B, T)
 
 
 def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

@@ -113,7 +113,8 @@ def test_what_is_missing_is_not_read(grid, capsys):
 def test_times_of_another_step_do_not_count(grid):
     measured(tokens=256)
     assert branches.step_seconds(grid) == {}
-    summarise(GridResults(grid, made_up(grid)))
+    readings = summarise(GridResults(grid, made_up(grid)))["readings"]
+    assert {each["pairs"] for each in readings if each["equal"] == "seconds"} == {0}
 
 
 def test_step_times_are_measured(grid, capsys):

@@ -120,7 +120,7 @@ class TestRefused:
         """The student's vectors are means over tokens."""
         teacher = save_sentence_encoder(folders / "cls")
         (teacher / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
-        refused("teacher: .*pool", "train", *words_of(folders, "--teacher", teacher))
+        refused("teacher: .* pools by the first token", "train", *words_of(folders, "--teacher", teacher))
         assert not (folders / "run").exists()
 
     def test_texts_without_a_sentence(self, folders):

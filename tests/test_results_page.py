@@ -60,6 +60,14 @@ def test_only_what_stands_between_markers_changes(page, tmp_path):
     assert figures == {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")} and figures
 
 
+def test_a_grid_without_a_finished_run_is_left_out(tmp_path):
+    for name in ("cifar10", "wnli"):
+        shutil.copytree(CARDS / "grids" / name, tmp_path / "grids" / name)
+    rows = pd.read_csv(tmp_path / "grids/cifar10/results.csv")
+    rows[rows["phase"] == "tune"].to_csv(tmp_path / "grids/cifar10/results.csv", index=False)
+    assert "cifar10" not in index.write_index(tmp_path).read_text(encoding="utf-8")
+
+
 def test_a_new_project_gets_a_page(tmp_path):
     shutil.copytree(CARDS / "grids/wnli", tmp_path / "grids/wnli")
     text = index.write_index(tmp_path).read_text(encoding="utf-8")

@@ -17,7 +17,6 @@ from encoders import save_sentence_encoder
 from huggingface_hub import ModelCard
 from modeling_leaner.training import slim
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.slim import inputs_of
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from training_data import documents, labelled, pictures
@@ -38,8 +37,8 @@ from transformers import (
 from modeling_leaner import LeanBERTModel
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.hub import load_processors
+from modeling_leaner.slimming import slim as cutting
 from modeling_leaner.slimming.slim import Target
-from modeling_leaner.slimming.slim import slim as measured
 
 
 CARDS = Path(__file__).parents[1] / "model_cards"
@@ -237,11 +236,11 @@ def test_an_encoder_learns_the_embedding_that_it_gives(tmp_path, rows, pooling, 
     batch = AutoTokenizer.from_pretrained(source)(texts, padding=True, return_tensors="pt")
     expected = SentenceTransformer(str(source)).encode(texts, convert_to_tensor=True)
     with torch.no_grad():
-        embeddings = torch.nn.functional.normalize(kind.rows(model(**inputs_of(batch)), batch), dim=-1)
+        embeddings = torch.nn.functional.normalize(kind.rows(model(**slim.inputs_of(batch)), batch), dim=-1)
     torch.testing.assert_close(embeddings, expected, rtol=0, atol=1e-5)
 
     chosen = []
-    monkeypatch.setattr(slim, "slim", lambda *args, pool: chosen.append(pool) or measured(*args, pool=pool))
+    monkeypatch.setattr(slim, "slim", lambda *args, pool: chosen.append(pool) or cutting.slim(*args, pool=pool))
     result = invoked("slim", source, tmp_path / "out", "--layers", 2, "--data", rows, "--no-training")
     assert result.exit_code == 0 and chosen == [kind.pool], result.output
 
@@ -298,13 +297,12 @@ def test_an_interrupted_command_continues(tmp_path):
     out = tmp_path / "out"
     rows = tmp_path / "rows.parquet"
     labelled(3000, 1, ("text",), 2).to_parquet(rows)
-    words = ["slim", source, out, "--layers", 2, "--minutes", 0.06, "--data", rows]
+    words = ["slim", source, out, "--layers", 2, "--minutes", 0.1, "--data", rows]
     command = [sys.executable, "-m", "modeling_leaner", *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     plan = tmp_path / "out.unfinished" / "training.json"
-    while not plan.is_file() and process.poll() is None:
-        time.sleep(0.2)
-    time.sleep(1)
+    while not list(plan.parent.glob("checkpoint-*")) and process.poll() is None:
+        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 130, output

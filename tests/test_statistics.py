@@ -97,22 +97,6 @@ def test_differences_without_spread(shift, p, p_non_inferiority):
     assert found["interval"] == pytest.approx([shift, shift], abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    "pairs, seeds, p, margin, expected",
-    [
-        (7, 7, 0.0099, 0.01, "non-inferior before correction (margin 0.01)"),
-        (7, 7, 0.01, 0.01, "undecided"),
-        (7, 8, 0.0001, 0.01, "undecided"),  # a seed is missing
-        (7, 7, 0.9901, 0.01, "worse before correction (margin 0.01)"),
-    ],
-)
-def test_verdict(pairs, seeds, p, margin, expected):
-    compared = {"pairs": pairs, "p_non_inferiority": p}
-    assert statistics.verdict(compared, margin, seeds, True) == expected
-    assert statistics.verdict(compared, margin, seeds, False) == "no verdict"
-    assert statistics.verdict(compared, margin, seeds, None) == "undecided"
-
-
 LOSS = {"metric": "loss", "higher_is_better": 0, "chance": 6.0}
 
 

@@ -254,7 +254,7 @@ def test_runs_of_other_data_are_not_averaged(bench, capsys):
 
 
 def test_a_failed_run_is_a_row_and_is_tried_again(bench, capsys):
-    """A failed rate is the worst of all; a failed seed is left out, and keeps the verdict open."""
+    """A failed rate is the worst of all; a failed seed is left out."""
     failing = ["tune-vit-tiny-seed0-lr0.003", "report-vit-lean-tiny-seed2-lr0.001"]
     bench.want(best={BASE: 3e-3}, fail=failing)
     with pytest.raises(SystemExit) as exit:

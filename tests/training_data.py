@@ -113,7 +113,7 @@ def read_lines(folder: Path) -> list[dict]:
 
 
 def merged(*command_lines: list[str] | tuple[str, ...]) -> list[str]:
-    """One command line of several, in which a later option replaces an earlier one: the command refuses it twice."""
+    """One command line of several, in which a later option replaces an earlier one, lists included."""
     options: dict[str, list[str]] = {}
     for word in itertools.chain(*command_lines):
         if word.startswith("--"):

@@ -97,7 +97,7 @@ class RecipeArguments(TrainingArguments):
     distill_hidden: float = option(0.0, "weight of the distance to the teacher's hidden states, 1 - cosine")
     distill_temperature: float = option(2.0, "divides the logits of both")
     distill_top_k: int = option(32, "language models: logits kept for a token; the others count as one")
-    distill_layers: list[int] = option([], "the teacher's layer for each of its own [default: as cut, or evenly]")
+    distill_layers: list[int] = option([], "a layer of the teacher, from 0, for each own [default: as cut, or evenly]")
     vector_loss: Literal["cosine", "squared_error"] = option("cosine", "embedding: distance to the teacher's vectors")
 
     # Images

@@ -119,8 +119,8 @@ class Kind:
 
     Attributes:
         places: which of its outputs count, (B, T); without it there is one for each row.
-        pool: of a sentence encoder: embeddings (B, D) from states (B, T, D) and mask.
         takes_labels: whether it may learn from classes of whole rows, too.
+        pool: of a sentence encoder: embeddings (B, D) from states (B, T, D) and mask.
     """
 
     name: str
@@ -582,7 +582,7 @@ def cut_vocabulary(settings: Settings) -> int:
     """Writes the model with fewer tokens and otherwise the same weights; returns 0."""
     others = (settings.speedup, settings.keep, settings.label_column)
     if others != (None, None, None) or settings.target != Target() or not settings.no_training:
-        raise ValueError("--vocab-size: alone and with --no-training; then train with the original as --teacher")
+        raise ValueError("--vocab-size: alone and with --no-training")
     original = load_lean(settings.source)
     (tokenizer, *_) = load_processors(settings.source) or [None]
     if not isinstance(tokenizer, PreTrainedTokenizerBase):

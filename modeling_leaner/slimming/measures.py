@@ -58,7 +58,7 @@ def padding_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizer
 # Scores
 
 
-def model_output(model: LeanPreTrainedModel, batch: Batch, pool: Pool = mean_over_tokens) -> torch.Tensor:
+def model_output(model: LeanPreTrainedModel, batch: Batch, pool: Pool) -> torch.Tensor:
     """What a cut should leave as it is: (rows, features).
 
     A bare encoder's embeddings, of length 1; a language model's states before its vocabulary, one per token; of every

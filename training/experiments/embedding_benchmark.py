@@ -214,7 +214,7 @@ def load_encoder(source: str) -> Encoder:
     from sentence_transformers import SentenceTransformer
 
     with naming(source, (OSError, ValueError)):
-        model = SentenceTransformer(source, trust_remote_code=False)
+        model = SentenceTransformer(source, trust_remote_code=False, model_kwargs={"use_safetensors": True})
     model.eval()
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     if Path(source).is_dir():

@@ -1,4 +1,4 @@
-"""What a grid's rows say, as summary.json has it: means, paired differences, whether the runs learned, verdicts.
+"""What a grid's rows say, as summary.json has it: means, paired differences, whether the runs learned.
 
 The runs of two shapes are compared pair by pair of a seed. Of two shapes on several branches there is also the
 difference at equal tokens, equal FLOPs and equal seconds: the first shape is read at the end of its branches, the
@@ -21,9 +21,6 @@ from .grid import Grid, reported
 from .grid_results import GridResults, gain
 
 
-# Of "no loss of quality", which model_cards/README.md decides over all grids:
-MIN_PAIRS = 7
-MAX_P = 0.01
 COSTS = {"tokens": "tokens", "FLOPs": "training_flops", "seconds": "step_seconds"}  # what is equal → its column
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", str: "object"}
 
@@ -64,23 +61,6 @@ def paired_statistics(
     if margin is not None:
         found["p_non_inferiority"] = float(t.sf(gain(mean, higher_is_better) + margin))
     return found
-
-
-def verdict(compared: Summary, margin: float | None, seeds: int, baseline_learned: bool | None) -> str:
-    """What paired statistics prove: that the baseline has not learned, non-inferiority, its opposite, or nothing.
-
-    Nothing is proven while a seed is missing or has failed, since its loss is unknown, nor where it is unknown whether
-    the baseline has learned.
-    """
-    if baseline_learned is False:
-        return "no verdict"
-    if baseline_learned is None or margin is None or not MIN_PAIRS <= compared["pairs"] == seeds:
-        return "undecided"
-    if compared["p_non_inferiority"] < MAX_P:
-        return f"non-inferior before correction (margin {margin:g})"
-    if 1 - compared["p_non_inferiority"] < MAX_P:
-        return f"worse before correction (margin {margin:g})"
-    return "undecided"
 
 
 def row_error(metric: str, value: float, rows: int) -> float | None:
@@ -249,12 +229,9 @@ def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
     """The summary of a shape."""
     grid, tuning = results.grid, results.tuning
     choice = tuning.choices[shape]
-    runs, baseline = runs_of(ended, shape), runs_of(ended, grid.baseline)
+    runs = runs_of(ended, shape)
     scored, compared, failed = against_baseline(grid, ended, shape)
     guess = results.best_guess and results.best_guess.value
-    seeds = len(grid.seeds_for(shape))
-    is_baseline = shape == grid.baseline
-    conclusion = "baseline" if is_baseline else verdict(compared, grid.margin, seeds, learned(baseline, guess))
 
     notes = []
     if any(run.shape == shape for run in tuning.due):
@@ -277,7 +254,6 @@ def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
         **compared,
         "parameters": number(runs["parameters"].max()),
         "learned": learned(runs, guess),
-        "verdict": conclusion,
         "notes": notes,
     }
 
@@ -308,7 +284,7 @@ def summarise(results: GridResults) -> Summary:
 
 SHOWN = (  # of each shape and comparison, under the keys of summary.json
     "shape minus equal branch learning_rate pairs n mean sd median difference interval p "
-    "p_non_inferiority p_corrected parameters seconds verdict"
+    "p_non_inferiority p_corrected parameters seconds"
 ).split()
 
 
@@ -329,7 +305,8 @@ def show(summary: Summary) -> None:
     way = "higher" if summary["higher_is_better"] else "lower"
     print(f"{summary['metric']}, {way} is better; difference from {summary['baseline']} over the same seeds")
     for cell in summary["shapes"]:
-        unlearned = ["the baseline has not learned"] * (cell["verdict"] == "baseline" and cell["learned"] is False)
+        is_baseline = cell["shape"] == summary["baseline"]
+        unlearned = ["the baseline has not learned"] * (is_baseline and cell["learned"] is False)
         for note in [*cell["notes"], *unlearned]:
             print(f"{cell['shape']}: {note}")
     if summary["failed"]:

@@ -1,4 +1,4 @@
-"""model_cards/README.md and its figures: the published models, and a section for every grid.
+"""model_cards/README.md and its figures: the published models, and every grid, most in a table of their own.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is renewed from the folders beside the page: the
 models from their results.json, a grid from its results.csv and guesses.json. Everything else on the page is written by
@@ -52,18 +52,21 @@ STYLE = {
 
 
 def read_grids(cards: Path) -> dict[str, Summary]:
-    """Every grid that has rows, by name, summarised anew; with its `name`, `best_guess`, `figure` and `table`."""
+    """Every grid with a finished run, by name, summarised anew; with what the page needs beside that."""
     grids = {}
     for path in sorted(cards.glob("grids/*/results.csv")):
         results = load_folder(path.parent)
+        if results.any_reported is None:
+            continue
         grid = grids[results.name] = summarise(results) | {"name": results.name, "best_guess": results.best_guess}
         has_curves = len(grid["curves"]) > 1 and len(grid["shapes"]) > 1
         grid["figure"] = f"curves-{results.name}.svg" if has_curves else None
         baseline = next(cell for cell in grid["shapes"] if cell["shape"] == grid["baseline"])
-        if sum(cell["n"] > 0 for cell in grid["shapes"]) == 1:
+        grid["has_learned"] = baseline["learned"] is not False
+        if len(grid["shapes"]) == 1:
             grid["table"] = SINGLE_SHAPES
         else:
-            grid["table"] = NOT_LEARNED if baseline["learned"] is False and not has_curves else results.name
+            grid["table"] = results.name if grid["has_learned"] or has_curves else NOT_LEARNED
     return grids
 
 
@@ -110,7 +113,7 @@ def label(grid: Summary, shape: str) -> str:
     return text
 
 
-def score(cell: Summary) -> str:
+def score_text(cell: Summary) -> str:
     """`4.258 ± 0.020 (7)`: mean, standard deviation over seeds, and their number."""
     if cell["mean"] is None:
         return "not run"
@@ -134,7 +137,7 @@ def short_table(grids: Iterable[Summary]) -> str:
     lines = []
     for grid in grids:
         cells = [cell for cell in grid["shapes"] if cell["n"]]
-        scores = "<br>".join(f"{label(grid, cell['shape'])}: {score(cell)}" for cell in cells)
+        scores = "<br>".join(f"{label(grid, cell['shape'])}: {score_text(cell)}" for cell in cells)
         lines.append((f"{grid['name']}: {files_of_grid(grid)}", grid["metric"], scores, best_baseline(grid)))
     return markdown(("grid", "metric", "layers × heads × size: mean ± sd (seeds)", "best baseline"), lines)
 
@@ -142,18 +145,18 @@ def short_table(grids: Iterable[Summary]) -> str:
 def grid_table(grid: Summary) -> str:
     """Every shape of a grid with its score, at each budget if there are several, and its difference."""
     way = "higher" if grid["higher_is_better"] else "lower"
-    about = f"{grid['metric'] or 'no finished run'}, {way} is better: mean ± sd (seeds)"
+    about = f"{grid['metric']}, {way} is better: mean ± sd (seeds); a difference with + is better"
     if grid["best_guess"] is not None:
         about += f"; best baseline without a transformer: {best_baseline(grid)}"
-    if any(cell["verdict"] == "baseline" and cell["learned"] is False for cell in grid["shapes"]):
-        about += ", which the first shape does not clearly beat"
+    if not grid["has_learned"]:
+        about += f", which {label(grid, grid['baseline'])} does not clearly beat"
     if grid["unsound_tuning"] is not None:
         about += "; the learning rates may not be the best"
     about += f" ({files_of_grid(grid)})."
 
     lines = []
     for place, cell in enumerate(grid["shapes"]):
-        scores = [score(each) for each in [budget["shapes"][place] for budget in grid["curves"]] or [cell]]
+        scores = [score_text(each) for each in [budget["shapes"][place] for budget in grid["curves"]] or [cell]]
         if {*scores} != {"not run"}:
             known = "–" if cell["parameters"] is None else f"{cell['parameters']:,}"
             lines.append((label(grid, cell["shape"]), known, *scores, difference(grid, cell)))
@@ -178,8 +181,9 @@ def contrasts_table(grid: Summary, budgets: list[str]) -> str:
         if each["pairs"] == len(planned) and each["p_corrected"] is not None:  # all of its runs have finished
             corrected[each["shape"], each["minus"], "tokens"] = f"{each['p_corrected']:.2g}"
     rows: dict[tuple, list] = {}
-    for each in (each for each in grid["readings"] if each["equal"] != "seconds"):
-        rows.setdefault((each["shape"], each["minus"], each["equal"]), []).append(each)
+    for each in grid["readings"]:
+        if each["equal"] != "seconds":
+            rows.setdefault((each["shape"], each["minus"], each["equal"]), []).append(each)
     lines = []
     for (shape, minus, equal), group in rows.items():
         if any(each["pairs"] for each in group):
@@ -216,7 +220,7 @@ def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
                 f"{each.parameters:,}",
                 f"{each.metric} {each.metrics[f'eval_{each.metric}']:.3f}",
                 best_baseline(grid),
-                f"[{grid['name']}](#{grid['table'].replace(' ', '-')})",
+                f"[{grid['name']}](#{re.sub(r'[^a-z0-9 -]', '', grid['table']).replace(' ', '-')})",
             )
         )
     return {
@@ -235,9 +239,10 @@ def render(cards: Path, grids: dict[str, Summary]) -> str:
         tables[table] = short_table(members) if table in (NOT_LEARNED, SINGLE_SHAPES) else grid_table(*members)
     there = {name for _, name, _, _ in TABLE.findall(text)}
     text += "".join(SECTION.format(name=name) for name in tables if name not in there)
+    if there - set(tables):
+        raise ValueError(f"{page}: nothing for the tables {', '.join(sorted(there - set(tables)))}; delete them")
     for begin, name, old, end in TABLE.findall(text):
-        if name in tables:
-            text = text.replace(f"{begin}{old}{end}", f"{begin}{tables[name]}\n{end}")
+        text = text.replace(f"{begin}{old}{end}", f"{begin}{tables[name]}\n{end}")
     return text
 
 

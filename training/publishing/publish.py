@@ -89,6 +89,8 @@ def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list
         command_shape = f"runs/{grid.publish[shape]}-cut"
     elif grid.start_from is not None:
         names = load_grid(Path(grid.start_from) / "grid.yaml").publish or {}
+        if shape not in names:
+            raise ValueError(f"start_from: {grid.start_from} does not publish {shape}")
         command_shape = str(CARDS / names[shape])
 
     published = {

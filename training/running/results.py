@@ -9,6 +9,7 @@ from subprocess import DEVNULL, CalledProcessError, check_output
 
 import psutil
 import torch
+from datasets import IterableDataset
 
 import modeling_leaner
 from modeling_leaner.conversion import convert
@@ -39,7 +40,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
     is_bare = not task.head  # it may have a pooling layer or not
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_runtime" in entry]
     memory, kind = peak_memory_bytes()  # before a second model is built for the conditioning
-    can_be_counted = run.held_out is not None and not arguments.streaming
+    can_be_counted = run.held_out is not None and not isinstance(trainer.train_dataset, IterableDataset)
     guess = task.chance(trainer.train_dataset, run.held_out.rows) if can_be_counted else None
     document = {
         "task": task.name,

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import IterableDataset
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel
@@ -50,10 +51,11 @@ def load_teacher(task: Task) -> PreTrainedModel:
         raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
     with naming("teacher", (ValueError, OSError)):
         require_source(source)
+        require_mean(source, bare)
         model = load_lean(source).eval()
+    with naming("shape"):
+        require_mean(str(arguments.shape), bare and Path(arguments.shape).is_dir())
     model = model.base_model if bare else model
-    if bare and pooling_of(source) is not mean_over_tokens:
-        raise ValueError(f"teacher: {source} does not pool by the mean; leaner slim learns from it, too")
 
     theirs, ours = model.config, task.config
     shared = {"model_type": (theirs.model_type, ours.model_type)}
@@ -301,7 +303,7 @@ class Embedding(TextTask):
         function = partial(read_texts, tokenizers=tokenizers, split=self.arguments.split_sentences, **reading)
         workers = self.arguments.preprocessing_workers
         prepared = prepared_rows(rows, function, (self.name, settings), workers, f"tokens of {source}")
-        if not self.arguments.streaming and len(prepared) == 0:
+        if not isinstance(prepared, IterableDataset) and len(prepared) == 0:
             raise ValueError(f"{source}: {self.text_column} holds no sentence")
         return prepared
 
@@ -358,6 +360,12 @@ def read_texts(
 def vectors_of(outputs: ModelOutput, inputs: Batch) -> torch.Tensor:
     """(B, D): the mean over tokens of the last states, in float32."""
     return mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
+
+
+def require_mean(source: str, is_encoder: bool) -> None:
+    """Raises ValueError for an encoder whose embedding is not the mean over tokens, which is what a run learns."""
+    if is_encoder and pooling_of(source) is not mean_over_tokens:
+        raise ValueError(f"{source} pools by the first token; a run learns means, leaner slim takes such an encoder")
 
 
 def pooling_of(source: str) -> Pool:
