@@ -39,6 +39,8 @@ def table_of(page: str, name: str) -> str:
 
 def test_the_page_is_as_renewed(page, grids):
     assert index.render(CARDS, grids) == page
+    shown = {name for _, name, _, _ in index.TABLE.findall(page)}
+    assert shown == {"sentence encoders", "miniatures", *(grid["table"] for grid in grids.values())}
 
 
 def test_only_what_stands_between_markers_changes(page, tmp_path):

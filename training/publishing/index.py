@@ -239,10 +239,9 @@ def render(cards: Path, grids: dict[str, Summary]) -> str:
         tables[table] = short_table(members) if table in (NOT_LEARNED, SINGLE_SHAPES) else grid_table(*members)
     there = {name for _, name, _, _ in TABLE.findall(text)}
     text += "".join(SECTION.format(name=name) for name in tables if name not in there)
-    if there - set(tables):
-        raise ValueError(f"{page}: nothing for the tables {', '.join(sorted(there - set(tables)))}; delete them")
     for begin, name, old, end in TABLE.findall(text):
-        text = text.replace(f"{begin}{old}{end}", f"{begin}{tables[name]}\n{end}")
+        if name in tables:
+            text = text.replace(f"{begin}{old}{end}", f"{begin}{tables[name]}\n{end}")
     return text
 
 
