@@ -116,11 +116,12 @@ class TestRefused:
         refused("teacher: .*another tokenizer than the student", "train", *words_of(folders, *words))
         assert not (folders / "run").exists()
 
-    def test_teacher_that_pools_by_the_first_token(self, folders):
-        """The student's vectors are means over tokens."""
-        teacher = save_sentence_encoder(folders / "cls")
-        (teacher / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
-        refused("teacher: .* pools by the first token", "train", *words_of(folders, "--teacher", teacher))
+    @pytest.mark.parametrize("model", ["teacher", "shape"])
+    def test_models_that_pool_by_the_first_token(self, folders, model):
+        """The vectors of a run are means over tokens."""
+        encoder = save_sentence_encoder(folders / "cls")
+        (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+        refused(f"{model}: .* pools by the first token", "train", *words_of(folders, f"--{model}", encoder))
         assert not (folders / "run").exists()
 
     def test_texts_without_a_sentence(self, folders):
