@@ -132,7 +132,7 @@ def split_name(arguments: RecipeArguments) -> str:
 def has_weights(source: str) -> bool:
     """Whether `shape` is a checkpoint rather than a shape alone. Raises OSError if its weights are a pickle."""
     path = Path(source)
-    if source in shape_names() or path.is_file():
+    if source in shape_names() or path.suffix == ".json" or path.is_file():
         return False
     if not path.is_dir():
         return True
