@@ -190,6 +190,7 @@ def run_example(example: Example, mode: str) -> None:
     assert process.returncode == 0, process.stderr[-3000:]
 
 
+@pytest.mark.full
 def test_the_notebook(clone, monkeypatch):
     """Its cells run one after another; `make test` takes a tiny encoder and no time to train."""
     folder, mode = clone

@@ -20,6 +20,7 @@ from workshop import GRID, small_listops, train_grid
 from modeling_leaner.files import sha256
 
 
+pytestmark = pytest.mark.full
 CELL = "model_cards/grids/slim/cells/one"
 CUT = "model_cards/leanbert-one"
 LONGER = {**GRID, "seeds": [1], "learning_rates": [3e-3]}  # so that scores differ
