@@ -103,7 +103,7 @@ def test_the_gap_is_smaller_where_few_tokens_are_read_often():
     larger = stats.ttest_ind(once, often, equal_var=False, alternative="greater")
     assert larger.pvalue == pytest.approx(0.0010, abs=5e-5)
     as_few_heads = behind("enwik8-text-causal-unique-0.5m", "gpt/shallow-mini")
-    assert as_few_heads.loc[[21, 22]].tolist() == pytest.approx([0.020, 0.024], abs=0.0005)
+    assert as_few_heads.tolist() == pytest.approx([0.02, 0.024, 0.022], abs=0.0005)
 
 
 def test_where_the_order_of_two_shapes_turns():
