@@ -70,8 +70,9 @@ lint: $(INSTALLED)
 
 # The rooms as they are installed, in one tree, where import-linter sees them all.
 imports: $(INSTALLED)
-	@tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && tar -c --exclude __pycache__ modeling_leaner training configuration setup.cfg | tar -x -C "$$tree" && cd "$$tree" && \
-	  mv training configuration modeling_leaner && \
+	@tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && \
+	  tar -c --exclude __pycache__ modeling_leaner training configuration setup.cfg | tar -x -C "$$tree" && \
+	  cd "$$tree" && mv training configuration modeling_leaner && \
 	  PYTHONPATH="$$tree" "$(CURDIR)/$(BIN)/lint-imports" --config setup.cfg --no-cache --no-logo
 
 format: $(INSTALLED)

@@ -22,10 +22,15 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from .files import naming, read_json, read_text, sha256
 from .layers_leaner import WEIGHTS
+from .models import Pool, first_token, mean_over_tokens
 from .names import reason_of
 
 
 RECORD = "slim.json"  # of a cut, beside its weights: what was left out
+POOLING = "1_Pooling/config.json"
+MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
+POOLS = {"mean": mean_over_tokens, "cls": first_token}  # and as folders before sentence-transformers 6 say it:
+POOLS |= {"pooling_mode_mean_tokens": mean_over_tokens, "pooling_mode_cls_token": first_token}
 SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}  # one of them is enough
 PREPROCESSORS = (
@@ -105,6 +110,26 @@ def sentence_transformers_files(source: str) -> dict[str, Path]:
     modules = read_json(folder / "modules.json")
     folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
     return {name: folder / name for name in sorted(names) if name in SENTENCE_TRANSFORMERS or name.startswith(folders)}
+
+
+def pooling_of(source: str) -> Pool:
+    """How an encoder's files of sentence-transformers pool its states; without them, the mean over tokens.
+
+    Raises ValueError for another pooling than the mean and the first token, and for a module that changes embeddings.
+    """
+    files = sentence_transformers_files(source)
+    modules = read_json(files["modules.json"]) if "modules.json" in files else []
+    modules = [module["type"].rpartition(".")[2] for module in modules]
+    pooling = read_json(files[POOLING]) if POOLING in files else {}
+    modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
+    mode = pooling.get("pooling_mode", [])
+    modes += [mode] if isinstance(mode, str) else mode
+    others = [each for each in (*modules, *modes) if each not in (*MODULES, *POOLS)]
+    pools = {POOLS[mode] for mode in modes if mode in POOLS} or {mean_over_tokens}
+    if others or len(pools) > 1:
+        named = ", ".join(others or modes)
+        raise ValueError(f"{source}: {named} in modules.json or {POOLING}; expected a pooling by mean or cls, no more")
+    return pools.pop()
 
 
 def copy_into(output: Path, files: Mapping[str, Path]) -> None:

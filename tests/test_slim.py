@@ -1,6 +1,7 @@
 """`leaner slim`: from a trained model of each kind to a faster one that transformers loads; its gate; Ctrl-C."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,18 @@ def test_every_kind_becomes_a_smaller_model_of_transformers(tmp_path, kind, rows
     ModelCard.load(tmp_path / "out" / "README.md").data.to_yaml()
     record = json.loads((tmp_path / "out" / "slim.json").read_text())
     assert record["cuts"][0]["before"] == [0, 1, 2] and len(record["cuts"][0]["after"]) == 1
+
+
+@pytest.mark.parametrize("kind", ["encoder", "sequence"])
+def test_the_card_of_a_lean_result_loads_it(tmp_path, kind, rows):
+    source = tmp_path / "source"
+    save_sentence_encoder(source) if kind == "encoder" else save_model(source, kind)
+    result = invoked("slim", source, tmp_path / "out", "--heads", 2, "--no-training", "--data", rows)
+    assert result.exit_code == 0, result.output
+    (code,) = re.findall("```python\n(.*?)```", (tmp_path / "out" / "README.md").read_text(), re.DOTALL)
+    names = {}
+    exec(code, names)
+    assert isinstance(names["model"], torch.nn.Module)
 
 
 def test_training_brings_an_encoder_nearer_to_its_original(tmp_path, monkeypatch):

@@ -52,6 +52,7 @@ from modeling_leaner.hub import (
     copy_into,
     load_processors,
     local_folder,
+    pooling_of,
     sentence_transformers_files,
     weights_sha256,
 )
@@ -74,7 +75,7 @@ from .data.sources import (
 )
 from .records import RESULTS
 from .running.trainer import Interruption
-from .tasks.distillation import cosine_distance, divergence, pooling_of, states_distance
+from .tasks.distillation import cosine_distance, divergence, states_distance
 
 
 CALIBRATION_ROWS = 256

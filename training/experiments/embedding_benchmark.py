@@ -31,12 +31,13 @@ from transformers import AutoTokenizer
 
 from modeling_leaner.exporting import load_onnx
 from modeling_leaner.files import naming
+from modeling_leaner.hub import pooling_of
 from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.terminal import plain_console
 
 from ..data.sources import Rows, evenly, load_split, require_columns
 from ..running.results import environment, processor_flags
-from ..tasks.distillation import pooling_of, unit_vectors
+from ..tasks.distillation import unit_vectors
 
 
 class Source(NamedTuple):

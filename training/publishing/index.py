@@ -220,7 +220,7 @@ def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
                 f"{each.parameters:,}",
                 f"{each.metric} {each.metrics[f'eval_{each.metric}']:.3f}",
                 best_baseline(grid),
-                f"[{grid['name']}](#{re.sub(r'[^a-z0-9 -]', '', grid['table']).replace(' ', '-')})",
+                f"[{grid['name']}](#{grid['table'].replace(' ', '-')})",
             )
         )
     return {

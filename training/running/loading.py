@@ -31,7 +31,7 @@ from ..data.tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..settings import RecipeArguments
 from ..tasks import TASKS
 from ..tasks.base import Task
-from ..tasks.distillation import with_teacher
+from ..tasks.distillation import require_mean, with_teacher
 
 
 MAY_BE_NEW = ("classifier", "score", "transform", "lm_head", "model.pooler")  # tensors of a head
@@ -76,6 +76,8 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         with naming(source):
             fields = task.configure(rows)
         if has_weights(str(arguments.shape)):
+            if not task.head:
+                require_mean("shape", str(arguments.shape))
             own = {name: index for index, name in sorted(config.id2label.items())}
             if task.classes is not None and own.keys() == task.classes.keys():  # the head keeps its numbers of them
                 task.classes = own
@@ -163,9 +165,11 @@ def recorded_settings(arguments: RecipeArguments) -> dict[str, object]:
 
 
 def shape_config(arguments: RecipeArguments) -> LeanConfig:
-    """The configuration of the shape, at the recipe's `image_size`."""
+    """The configuration of the shape, at the recipe's `image_size`; ValueError where a checkpoint has another."""
     config = load_config(str(arguments.shape))
     size = arguments.image_size
+    if size is not None and has_weights(str(arguments.shape)) and getattr(config, "image_shape", None) != (size, size):
+        raise ValueError(f"image_size: {size}, but {arguments.shape} has another one")
     return config if size is None else type(config)(**{**config.to_dict(), "image_size": size})
 
 

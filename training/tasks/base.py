@@ -232,5 +232,5 @@ def evaluation_batches(task: Task, rows: Rows, places: Sequence[int], size: int)
 def first_inputs(task: Task, rows: Rows, count: int) -> Batch:
     """The first prepared rows as the model reads them in an evaluation, on the host, without its targets."""
     first = list(first_rows(rows, count))
-    batch = task.transform(task.collate(first), evaluation_generators(range(len(first))), training=False)
+    (batch,) = evaluation_batches(task, first, range(len(first)), len(first))
     return {name: tensor for name, tensor in batch.items() if name != "labels"}

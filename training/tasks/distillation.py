@@ -24,8 +24,8 @@ from transformers.utils import ModelOutput
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.family import IMAGES
 from modeling_leaner.files import naming, read_json
-from modeling_leaner.hub import RECORD, cut_of_layers, load_processors, sentence_transformers_files
-from modeling_leaner.models import Pool, first_token, mean_over_tokens
+from modeling_leaner.hub import RECORD, cut_of_layers, load_processors, pooling_of
+from modeling_leaner.models import mean_over_tokens
 from modeling_leaner.names import require_source
 
 from ..data.sources import Rows, find_text_column, sentences
@@ -34,10 +34,6 @@ from .base import Batch, Generators, Task, TextTask, check_text, prepared_rows, 
 
 LEAST = 1e-9  # probability of what is not among the kept tokens
 OF_TEACHER = "teacher_"  # begins the names of what only the teacher reads
-POOLING = "1_Pooling/config.json"
-MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
-POOLS = {"mean": mean_over_tokens, "cls": first_token}  # and as folders before sentence-transformers 6 say it:
-POOLS |= {"pooling_mode_mean_tokens": mean_over_tokens, "pooling_mode_cls_token": first_token}
 
 
 # The teacher
@@ -51,11 +47,10 @@ def load_teacher(task: Task) -> PreTrainedModel:
         raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
     with naming("teacher", (ValueError, OSError)):
         require_source(source)
-        require_mean(source, bare)
         model = load_lean(source).eval()
-    with naming("shape"):
-        require_mean(str(arguments.shape), bare and Path(arguments.shape).is_dir())
-    model = model.base_model if bare else model
+    if bare:
+        model = model.base_model
+        require_mean("teacher", source)
 
     theirs, ours = model.config, task.config
     shared = {"model_type": (theirs.model_type, ours.model_type)}
@@ -88,6 +83,12 @@ def load_teacher(task: Task) -> PreTrainedModel:
         theirs.loss_chunk_size = None  # which puts out no logits
     model.training = not bare  # a head alone, which then scores the hidden tokens only, as the student's does
     return model.to(arguments.device)
+
+
+def require_mean(key: str, source: str) -> None:
+    """Raises ValueError, with the setting, for an encoder that does not pool by the mean, as a run does."""
+    if pooling_of(source) is not mean_over_tokens:
+        raise ValueError(f"{key}: {source} pools by the first token; leaner slim takes it, a run does not")
 
 
 def with_teacher(task: Task) -> Task:
@@ -360,32 +361,6 @@ def read_texts(
 def vectors_of(outputs: ModelOutput, inputs: Batch) -> torch.Tensor:
     """(B, D): the mean over tokens of the last states, in float32."""
     return mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
-
-
-def require_mean(source: str, is_encoder: bool) -> None:
-    """Raises ValueError for an encoder whose embedding is not the mean over tokens, which is what a run learns."""
-    if is_encoder and pooling_of(source) is not mean_over_tokens:
-        raise ValueError(f"{source} pools by the first token; a run learns means, leaner slim takes such an encoder")
-
-
-def pooling_of(source: str) -> Pool:
-    """How an encoder's files of sentence-transformers pool its states; without them, the mean over tokens.
-
-    Raises ValueError for another pooling than the mean and the first token, and for a module that changes embeddings.
-    """
-    files = sentence_transformers_files(source)
-    modules = read_json(files["modules.json"]) if "modules.json" in files else []
-    modules = [module["type"].rpartition(".")[2] for module in modules]
-    pooling = read_json(files[POOLING]) if POOLING in files else {}
-    modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
-    mode = pooling.get("pooling_mode", [])
-    modes += [mode] if isinstance(mode, str) else mode
-    others = [each for each in (*modules, *modes) if each not in (*MODULES, *POOLS)]
-    pools = {POOLS[mode] for mode in modes if mode in POOLS} or {mean_over_tokens}
-    if others or len(pools) > 1:
-        named = ", ".join(others or modes)
-        raise ValueError(f"{source}: {named} in modules.json or {POOLING}; expected a pooling by mean or cls, no more")
-    return pools.pop()
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
