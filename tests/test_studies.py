@@ -132,13 +132,6 @@ class TestConditioning:
         assert len(losses) == tried and rate == 2.0 ** min(best, 4)
         assert len(conditioning.tune(lambda rate: math.nan if rate < 1 else rate, (0.5, 1, 2), more=3)[1]) == 3
 
-    def test_condition_numbers(self):
-        turned = torch.linalg.qr(matrix((4, 4))).Q
-        scaled = torch.diag(torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=torch.float64)) @ turned
-        lost = torch.diag(torch.tensor([1.0, 1.0, 1.0, 1e-17], dtype=torch.float64))
-        found = conditioning.condition_numbers(torch.stack([turned, scaled, lost])).tolist()
-        assert found == pytest.approx([1, 8, math.inf])
-
 
 class TestStudies:
     @pytest.mark.parametrize(

@@ -97,14 +97,6 @@ def run(study: Study, settings: Settings) -> None:
     cause(study, settings, {arm: [train(settings, arm, rates[arm], seed) for seed in settings.seeds] for arm in ARMS})
 
 
-# Attention with random weights.
-
-
-def condition_numbers(matrices: Tensor) -> Tensor:
-    """κ of each of the matrices (R, N, D): (R); infinite if rank is lost."""
-    return torch.tensor([Spectrum.of(matrix).condition_number for matrix in matrices])
-
-
 @double_precision()
 def untrained_attention(study: Study, settings: Settings, source: Generator) -> None:
     """More heads at one width, without and with a causal mask; X is of N(0, 1), W_Q, W_K and W_V of N(0, 1/D)."""
@@ -120,7 +112,8 @@ def untrained_attention(study: Study, settings: Settings, source: Generator) -> 
                 for _ in range(3)
             )
             attended = scaled_dot_product_attention(query, key, value, is_causal=mask == "causal")
-            kappas[heads] = condition_numbers(attended.transpose(1, 2).flatten(2))
+            outputs = attended.transpose(1, 2).flatten(2)
+            kappas[heads] = torch.tensor([Spectrum.of(matrix).condition_number for matrix in outputs])
         study.add(
             "abstract, before training",
             f"More heads improve the conditioning of attention: random weights, {mask}, a width of {width}.",
@@ -168,10 +161,9 @@ class Doubling(NamedTuple):
 def is_doubled(few: LeanConfig, many: LeanConfig) -> bool:
     """Whether a shape has twice the heads of another, at half the head size, and is the same otherwise."""
     same = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size")
-    if any(getattr(few, name) != getattr(many, name) for name in same):
-        return False
     doubled = [2 * heads for heads in few.heads_per_layer] == list(many.heads_per_layer)
-    return doubled and few.head_dim == 2 * many.head_dim
+    doubled = doubled and few.head_dim == 2 * many.head_dim
+    return doubled and all(getattr(few, name) == getattr(many, name) for name in same)
 
 
 def doubling(runs: pd.DataFrame) -> Doubling:
@@ -260,15 +252,6 @@ def held_out_rows(count: int, length: int) -> Tensor:
 
 
 @torch.no_grad()
-def look_at(model: LeanGPTForCausalLM, rows: Tensor, step: int) -> Look:
-    model.eval()
-    loss = sum(model(input_ids=some, labels=some).loss.item() * len(some) for some in rows.split(32)) / len(rows)
-    kappas = head_condition_numbers(model, input_ids=rows[:8])
-    model.train()
-    return Look(step, loss, geometric_mean(kappas))
-
-
-@torch.no_grad()
 def new_model(settings: Settings, arm: str, seed: int) -> LeanGPTForCausalLM:
     """Before its first step; runs of one seed have the same weights before they are changed."""
     torch.manual_seed(seed)
@@ -297,15 +280,24 @@ def new_model(settings: Settings, arm: str, seed: int) -> LeanGPTForCausalLM:
 def train(settings: Settings, arm: str, rate: float, seed: int) -> list[Look]:
     """Looks before the first step and evenly up to the last. Runs of one seed have the same rows at every step."""
     steps, length = settings.steps, settings.length
-    model = new_model(settings, arm, seed).train()
+    model = new_model(settings, arm, seed)
     optimizer = AdamW(model.parameters(), lr=rate, weight_decay=0.1)
     schedule = get_cosine_schedule_with_warmup(optimizer, math.ceil(0.1 * steps), steps)
     text = text_of("train")
     source = Generator().manual_seed(seed)
     held_out = held_out_rows(settings.held_out, length)
     when = {round(steps * place / settings.looks) for place in range(settings.looks + 1)}
-    looks = [look_at(model, held_out, 0)]
-    for step in range(1, steps + 1):
+    looks = []
+    for step in range(steps + 1):
+        if step in when:
+            model.eval()
+            with torch.no_grad():
+                sums = [model(input_ids=some, labels=some).loss.item() * len(some) for some in held_out.split(32)]
+                kappas = head_condition_numbers(model, input_ids=held_out[:8])
+            looks.append(Look(step, sum(sums) / len(held_out), geometric_mean(kappas)))
+            model.train()
+        if step == steps:
+            break
         starts = torch.randint(len(text) - length, (settings.batch,), generator=source)
         rows = text[starts[:, None] + torch.arange(length)]  # (B, length)
         model(input_ids=rows, labels=rows).loss.backward()
@@ -313,8 +305,6 @@ def train(settings: Settings, arm: str, rate: float, seed: int) -> list[Look]:
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        if step in when:
-            looks.append(look_at(model, held_out, step))
     print(f"{arm}, rate {rate:g}, seed {seed}: loss {looks[-1].loss:.4f}", flush=True)
     return looks
 

@@ -76,11 +76,6 @@ def outputs(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
     return (attended.flatten(2) @ u.transpose(1, 2).reshape(len(u), -1, 1)).squeeze(-1) / math.sqrt(heads)
 
 
-def losses(examples: Examples, w: Tensor, u: Tensor) -> Tensor:
-    """The mean logistic loss of each trial: (R,)."""
-    return -logsigmoid(examples.y * outputs(examples.x, w, u)).mean(-1)
-
-
 def train(
     data: Examples, heads: int, optimiser: Callable[[Tensor, Tensor, int], Optimizer], looks: list[int]
 ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
@@ -90,17 +85,15 @@ def train(
     u = torch.zeros(trials, heads, tokens, width, requires_grad=True)
     optimizer = optimiser(w, u, heads)
     found = {}
-    for step in range(1, looks[-1] + 1):
-        optimizer.zero_grad()
-        losses(data, w, u).sum().backward()
-        optimizer.step()
+    for step in range(looks[-1] + 1):
+        loss = -logsigmoid(data.y * outputs(data.x, w, u)).mean(-1)  # logistic, (R,)
         if step in looks:
-            with torch.no_grad():
-                found[step] = losses(data, w, u)
+            found[step] = loss.detach()
+        if step < looks[-1]:
+            optimizer.zero_grad()
+            loss.sum().backward()
+            optimizer.step()
     return w.detach(), u.detach(), found
-
-
-# The data models.
 
 
 def normal(source: list[Generator], *sizes: int) -> Tensor:

@@ -39,14 +39,50 @@ MISSED = 0.01  # of the attention: less is as good as none
 def run(study: Study, settings: Settings) -> None:
     source = Generator().manual_seed(settings.seed)
     large_heads(study, settings, source)
-    small_heads(study, settings, source)
 
+    # What the best fits below the length lose by head size.
+    count, length, rounds = settings.targets, settings.length, settings.rounds
+    targets = {
+        f"softmax of N(0, {sharpness:g}²)": random_targets(count, length, sharpness, source)
+        for sharpness in settings.sharpness
+    }
+    order = torch.rand(count, length, generator=source).argsort(-1)  # no two queries have the same key
+    rest = (1 - 0.99) / (length - 1)
+    targets["0.99 on one key each"] = one_hot(order, length).double().mT * (0.99 - rest) + rest
 
-# Matrices are column-stochastic, as in the paper: P (B, n, n), a column per query; a softmax over the keys, axis −2.
+    lost = {
+        kind: [off(fit_head(target, size, rounds, source), target) for size in settings.limits]
+        for kind, target in targets.items()
+    }
+    means = {kind: [each.mean().item() for each in fits] for kind, fits in lost.items()}
+    halves = sum(size <= length // 2 for size in settings.limits)
+    least = [min(each[:halves]) for each in means.values()]
+    numbers = {
+        f"mean attention elsewhere, head size {size}, {kind}": mean
+        for kind, each in means.items()
+        for size, mean in zip(settings.limits, each)
+    }
+    study.add(
+        "rank bottleneck",
+        "A head smaller than the sequence is long is limited by its rank, however wide the model.",
+        f"for some kind of matrix the best fit found misses more than {MISSED:.0%} of the attention with every head "
+        f"size up to half the length, {length // 2}",
+        max(least) > MISSED,
+        numbers,
+    )
+    study.add(
+        "asked here",
+        "That holds for every kind of attention, the sharp kinds, too.",
+        "the same for every kind of matrix",
+        min(least) > MISSED,
+        numbers,
+    )
+    lines = [line(kind, settings.limits, fits) for kind, fits in lost.items()]
+    study.plot(f"head size d, wide, n = {length}", "d", "attention put elsewhere", lines)
 
 
 def random_targets(batch: int, size: int, sharpness: float, source: Generator) -> Tensor:
-    """Positive column-stochastic matrices: the softmax of N(0, `sharpness`²): (B, n, n)."""
+    """P (B, n, n), a column per query, as in the paper: the softmax over the keys, axis −2, of N(0, `sharpness`²)."""
     return torch.softmax(sharpness * torch.randn(batch, size, size, generator=source), -2)
 
 
@@ -67,9 +103,6 @@ def large_heads(study: Study, settings: Settings, source: Generator) -> None:
         max(errors.values()) < EXACT,
         errors,
     )
-
-
-# The best fits below the length.
 
 
 def off(found: Tensor, target: Tensor) -> Tensor:
@@ -113,45 +146,3 @@ def fit_head(target: Tensor, size: int, rounds: int, source: Generator) -> Tenso
         fits.append(minimise(factors, lambda pair=factors: pair[0] @ pair[1].mT, target, rounds))
     better = off(fits[1], target) < off(fits[0], target)
     return torch.where(better[:, None, None], fits[1], fits[0])
-
-
-def small_heads(study: Study, settings: Settings, source: Generator) -> None:
-    """What the best fits below the length lose by head size."""
-    count, length, rounds = settings.targets, settings.length, settings.rounds
-    targets = {
-        f"softmax of N(0, {sharpness:g}²)": random_targets(count, length, sharpness, source)
-        for sharpness in settings.sharpness
-    }
-    order = torch.rand(count, length, generator=source).argsort(-1)  # no two queries have the same key
-    rest = (1 - 0.99) / (length - 1)
-    targets["0.99 on one key each"] = one_hot(order, length).double().mT * (0.99 - rest) + rest
-
-    lost = {
-        kind: [off(fit_head(target, size, rounds, source), target) for size in settings.limits]
-        for kind, target in targets.items()
-    }
-    means = {kind: [each.mean().item() for each in fits] for kind, fits in lost.items()}
-    halves = sum(size <= length // 2 for size in settings.limits)
-    least = [min(each[:halves]) for each in means.values()]
-    numbers = {
-        f"mean attention elsewhere, head size {size}, {kind}": mean
-        for kind, each in means.items()
-        for size, mean in zip(settings.limits, each)
-    }
-    study.add(
-        "rank bottleneck",
-        "A head smaller than the sequence is long is limited by its rank, however wide the model.",
-        f"for some kind of matrix the best fit found misses more than {MISSED:.0%} of the attention with every head "
-        f"size up to half the length, {length // 2}",
-        max(least) > MISSED,
-        numbers,
-    )
-    study.add(
-        "asked here",
-        "That holds for every kind of attention, the sharp kinds, too.",
-        "the same for every kind of matrix",
-        min(least) > MISSED,
-        numbers,
-    )
-    lines = [line(kind, settings.limits, fits) for kind, fits in lost.items()]
-    study.plot(f"head size d, wide, n = {length}", "d", "attention put elsewhere", lines)
