@@ -16,43 +16,34 @@ from ..experiments import embedding_benchmark
 from ..experiments.grid_results import gain
 from ..experiments.statistics import row_error
 from ..records import LOCAL_FILES, RESULTS, PublishedResults, checked
-from ..running.run_card import (
-    PROJECT,
-    TRAINING_FIGURE,
-    metadata,
-    named_metrics,
-    plot,
-    repository,
-    rounded,
-    snippet,
-    templates_in,
-)
+from ..running import run_card
 from ..running.trainer import METRICS_FILE
 from ..tasks import TASKS
 from .folders import README, check_folder, is_encoder, renew_code, results_in
 
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = run_card.templates_in(Path(__file__).parent / "templates")
 RIVALS = Path("docs/encoders.csv")
-STS_TESTS = embedding_benchmark.STS.keys() - {"stsb", "stsb_test"}
 
 
-def model_card(folder: Path, results: PublishedResults) -> str:
-    """The text of the card of a grid's model."""
+def render(folder: Path) -> str:
+    """The card that is made of a published folder's config.json and results.json."""
+    if is_encoder(folder):
+        return encoder_card(folder)
+    results = checked(PublishedResults, read_json(folder / RESULTS), folder / RESULTS)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     evidence = results.evidence
     task = TASKS[results.task]
     scores = [
         (name, value, None if task.is_scored_by_token else row_error(name, value, results.rows))
-        for name, value in named_metrics(results).items()
+        for name, value in run_card.named_metrics(results).items()
     ]
     best = evidence.best_guess
     is_local = results.dataset == LOCAL_FILES or ("/" in results.dataset and not evidence.hub)
     role = "baseline" if results.cell == evidence.baseline else "variant"
     heads = heads_of(config)
-    template = templates_in(TEMPLATES).get_template("model_card.md")
-    text = template.render(
-        metadata=metadata(results, config.model_type, hub=evidence.hub),
+    text = TEMPLATES.get_template("model_card.md").render(
+        metadata=run_card.metadata(results, config.model_type, hub=evidence.hub),
         results=results,
         evidence=evidence,
         config=config,
@@ -61,14 +52,14 @@ def model_card(folder: Path, results: PublishedResults) -> str:
         dataset=results.dataset_name,
         task=task,
         family=type(config).__name__.removesuffix("Config"),
-        parent=repository(results.parent) if results.parent else None,
-        snippet=snippet(results, config, repository(results.name)),
+        parent=run_card.repository(results.parent) if results.parent else None,
+        snippet=run_card.snippet(results, config, run_card.repository(results.name)),
         scores=scores,
         best=best,
         ahead=gain(scores[0][1] - best.value, evidence.higher_is_better) if best else None,
         least=3 * (scores[0][2] or 0),
         data=evidence.data or f"The training data are {results.dataset}.",
-        project=PROJECT,
+        project=run_card.PROJECT,
         slim_options=shlex.join(results.cut_parent.slim_options) if results.cut_parent else "",
         files=f" --data_files {evidence.data_files or 'FOLDER'}" if is_local else "",
         copies=f" --data_files {results.dataset_name}=FOLDER" if is_local else "",
@@ -80,60 +71,15 @@ def encoder_card(folder: Path) -> str:
     """The text of a sentence encoder's card."""
     results = read_json(folder / RESULTS)
     parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
-    tests = STS_TESTS & own["scores"].keys()
+    tests = embedding_benchmark.STS.keys() & own["scores"].keys() - {"stsb", "stsb_test"}
+    mean_sts = embedding_benchmark.mean_sts
     shares = [{"name": name, "kept": own["scores"][name] / parent["scores"][name]} for name in sorted(tests)]
-    template = templates_in(TEMPLATES).get_template("encoder_card.md")
-    text = template.render(
-        metadata=encoder_metadata(results),
-        results=results,
-        parent=parent,
-        own=own,
-        parent_int8=parent_int8,
-        own_int8=own_int8,
-        titles=embedding_benchmark.TITLES,
-        sts_tests=tests,
-        kept=lambda model: kept(model, parent),
-        mean_sts=embedding_benchmark.mean_sts,
-        worst=min(shares, key=lambda share: share["kept"]),
-        rivals=rivals(len(results["heads_per_layer"]), results["base_model"]),
-        is_plain=is_plain(folder),
-        trained_length=re.search(r"--max_length[ =](\d+)", " ".join(results["commands"]))[1],
-        repository=repository(results["name"]),
-        project=PROJECT,
-    )
-    return str(ModelCard(text))
-
-
-def kept(model: Mapping, parent: Mapping) -> float:
-    """The mean over STS test sets, as a share of the parent's."""
-    means = [embedding_benchmark.mean_sts(each["scores"]) for each in (model, parent)]
-    return means[0] / means[1]
-
-
-def rivals(layers: int, parent: str) -> list[dict]:
-    """The parent, encoders with so many layers or one more, the fastest, and the best that is as fast as the parent.
-
-    They are known in this project only; empty in another.
-    """
-    if not RIVALS.is_file():
-        return []
-    table = pd.read_csv(RIVALS, comment="#").dropna(subset="stsb_test")
-    as_fast = table[table["relative_speed"] >= 1]
-    ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]
-    alike = table[(table["model"] == parent) | table["layers"].between(layers, layers + 1)]
-    chosen = pd.concat([alike, ends]).drop_duplicates("model").astype(object)
-    return chosen.where(chosen.notna(), None).to_dict("records")
-
-
-def encoder_metadata(results: Mapping) -> str:
-    """The YAML by which the Hub shows and finds the model."""
-    own = results["benchmark"]["models"][1]
     evaluations = [
         EvalResult(
             task_type="sentence-similarity",
             metric_type="cosine_spearman",
             metric_name="Spearman correlation of the cosine",
-            metric_value=rounded(own["scores"][name]),
+            metric_value=run_card.rounded(own["scores"][name]),
             dataset_type=source.dataset,
             dataset_name=source.title,
             dataset_split=source.split,
@@ -142,7 +88,7 @@ def encoder_metadata(results: Mapping) -> str:
         if name in own["scores"]
     ]
     tags = ["sentence-transformers", "feature-extraction", "transformers", "transformers.js", "onnx", "pruned"]
-    return ModelCardData(
+    shown = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         language="en",
@@ -153,25 +99,45 @@ def encoder_metadata(results: Mapping) -> str:
         eval_results=evaluations,
         tags=tags if results["architecture"] == "BertModel" else [*tags, "custom_code"],
     ).to_yaml()
+    text = TEMPLATES.get_template("encoder_card.md").render(
+        metadata=shown,
+        results=results,
+        parent=parent,
+        own=own,
+        parent_int8=parent_int8,
+        own_int8=own_int8,
+        titles=embedding_benchmark.TITLES,
+        sts_tests=tests,
+        kept=lambda model: mean_sts(model["scores"]) / mean_sts(parent["scores"]),
+        mean_sts=mean_sts,
+        worst=min(shares, key=lambda share: share["kept"]),
+        rivals=rivals(len(results["heads_per_layer"]), results["base_model"]),
+        is_plain=is_plain(folder),
+        trained_length=re.search(r"--max_length[ =](\d+)", " ".join(results["commands"]))[1],
+        repository=run_card.repository(results["name"]),
+        project=run_card.PROJECT,
+    )
+    return str(ModelCard(text))
 
 
-def render(folder: Path) -> str:
-    """The card that is made of a published folder's config.json and results.json."""
-    if is_encoder(folder):
-        return encoder_card(folder)
-    file = folder / RESULTS
-    return model_card(folder, checked(PublishedResults, read_json(file), file))
+def rivals(layers: int, parent: str) -> list[dict]:
+    """The parent, encoders of so many layers or one more, the fastest, and the best that is as fast as the parent."""
+    if not RIVALS.is_file():
+        return []  # in another project
+    table = pd.read_csv(RIVALS, comment="#").dropna(subset="stsb_test")
+    as_fast = table[table["relative_speed"] >= 1]
+    ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]
+    alike = table[(table["model"] == parent) | table["layers"].between(layers, layers + 1)]
+    chosen = pd.concat([alike, ends]).drop_duplicates("model").astype(object)
+    return chosen.where(chosen.notna(), None).to_dict("records")
 
 
 def finish(folder: Path, results: Mapping[str, object]) -> None:
-    """Writes what every published folder has beside its model, which is checked: code, results.json and the card.
-
-    The run is drawn if its log is there.
-    """
+    """Writes what stands beside a published model, which is checked: code, results.json, card, figure of its log."""
     renew_code(folder)
     write_json(folder / RESULTS, results)
     check_folder(folder)
     write_bytes(folder / README, render(folder).encode())
     log = folder / METRICS_FILE
     if log.is_file():
-        plot(log, folder / TRAINING_FIGURE, results_in(folder / RESULTS).metric)
+        run_card.plot(log, folder / run_card.TRAINING_FIGURE, results_in(folder / RESULTS).metric)

@@ -10,7 +10,6 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import pandas as pd
@@ -20,11 +19,12 @@ from matplotlib.figure import Figure
 from modeling_leaner.files import read_json, write_bytes
 from modeling_leaner.shapes import load_config
 
+from ..experiments.embedding_benchmark import mean_sts
 from ..experiments.grid_results import gain, load_folder
 from ..experiments.statistics import Summary, summarise
 from ..records import RESULTS
 from ..tasks import TASKS
-from .cards import RIVALS, kept
+from .cards import RIVALS
 from .folders import README, is_encoder, published_folders, results_in
 
 
@@ -32,7 +32,18 @@ TABLE = re.compile(r"(<!-- table: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 SECTION = "\n### {name}\n\n<!-- table: {name} -->\n<!-- end -->\n"
 NOT_LEARNED, SINGLE_SHAPES = "not learned", "single shapes"  # tables of several grids, a row each
 COMPARED = ("stsb_test", "qnli", "same_index")  # scores of encoders in the table
-OF_ENCODERS = ("model", "layers × heads", "STS, 4 sets", "STS-B test", "QNLI", "same index", "speed", "at equal bits")
+OF_ENCODERS = (
+    "model",
+    "layers × heads",
+    "STS, 4 sets",
+    "STS-B test",
+    "QNLI",
+    "same index",
+    "speed",
+    "at equal bits",
+    "MB",
+)
+OF_GRIDS = ("grid", "metric", "layers × heads × size: mean ± sd (seeds)", "best baseline")
 OF_MINIATURES = ("model", "layers × heads × size", "parameters", "score", "best baseline", "compared in")
 GREY, BLUE = "#808890", "#3b82c4"  # readable on a light and on a dark page
 STYLE = {
@@ -58,33 +69,31 @@ def read_grids(cards: Path) -> dict[str, Summary]:
         results = load_folder(path.parent)
         if results.any_reported is None:
             continue
-        grid = grids[results.name] = summarise(results) | {"name": results.name, "best_guess": results.best_guess}
+        guess, folder = results.best_guess, f"grids/{results.name}"
+        grid = grids[results.name] = summarise(results) | {"name": results.name, "best_guess": guess}
+        grid["best"] = f"{guess.value:.3f} ({guess.name})" if guess else "–"  # score without a transformer
+        grid["files"] = f"[settings]({folder}/grid.yaml), [runs]({folder}/results.csv)"
         has_curves = len(grid["curves"]) > 1 and len(grid["shapes"]) > 1
         grid["figure"] = f"curves-{results.name}.svg" if has_curves else None
         baseline = next(cell for cell in grid["shapes"] if cell["shape"] == grid["baseline"])
         grid["has_learned"] = baseline["learned"] is not False
-        if len(grid["shapes"]) == 1:
-            grid["table"] = SINGLE_SHAPES
-        else:
-            grid["table"] = results.name if grid["has_learned"] or has_curves else NOT_LEARNED
+        own = results.name if grid["has_learned"] or has_curves else NOT_LEARNED
+        grid["table"] = own if len(grid["shapes"]) > 1 else SINGLE_SHAPES
     return grids
-
-
-# Tables
 
 
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *lines])
 
 
-def signed_interval(grid: Summary, compared: dict[str, Any]) -> list[float]:
+def signed_interval(grid: Summary, compared: Summary) -> list[float]:
     """A difference and the ends of its interval, which without one are the difference, plus = better."""
     interval = compared["interval"] or [compared["difference"]] * 2
     low, high = sorted(gain(limit, grid["higher_is_better"]) for limit in interval)
     return [gain(compared["difference"], grid["higher_is_better"]), low, high]
 
 
-def difference(grid: Summary, compared: dict[str, Any]) -> str:
+def difference(grid: Summary, compared: Summary) -> str:
     """`+0.012 (+0.001 to +0.024)`, plus = better; a dash without a pair of runs."""
     if compared["difference"] is None:
         return "–"
@@ -92,16 +101,12 @@ def difference(grid: Summary, compared: dict[str, Any]) -> str:
     return f"{centre:+.3f}" + (f" ({low:+.3f} to {high:+.3f})" if compared["interval"] else "")
 
 
-def heads_text(heads_per_layer: list[int], separator: str) -> str:
-    """The heads of a layer, of each layer if they differ."""
-    different = len({*heads_per_layer}) > 1
-    return separator.join(map(str, heads_per_layer)) if different else str(heads_per_layer[0])
-
-
 def label(grid: Summary, shape: str) -> str:
     """`4 × 6 × 16`: layers, heads, head size; then what else differs from the baseline."""
     config, baseline = map(load_config, (shape, grid["baseline"]))
-    text = f"{config.num_hidden_layers} × {heads_text(config.heads_per_layer, '/')} × {config.head_dim}"
+    heads = config.heads_per_layer
+    heads = "/".join(map(str, heads if len({*heads}) > 1 else heads[:1]))
+    text = f"{config.num_hidden_layers} × {heads} × {config.head_dim}"
     if config.hidden_size != baseline.hidden_size:
         text += f" of width {config.hidden_size}"
     if config.intermediate_size * baseline.hidden_size != baseline.intermediate_size * config.hidden_size:
@@ -122,37 +127,17 @@ def score_text(cell: Summary) -> str:
     return f"{cell['mean']:.{decimals}f}{spread} ({cell['n']})"
 
 
-def best_baseline(grid: Summary) -> str:
-    """The best score without a transformer."""
-    guess = grid["best_guess"]
-    return "–" if guess is None else f"{guess.value:.3f} ({guess.name})"
-
-
-def files_of_grid(grid: Summary) -> str:
-    return f"[settings](grids/{grid['name']}/grid.yaml), [runs](grids/{grid['name']}/results.csv)"
-
-
-def short_table(grids: Iterable[Summary]) -> str:
-    """A row for each grid."""
-    lines = []
-    for grid in grids:
-        cells = [cell for cell in grid["shapes"] if cell["n"]]
-        scores = "<br>".join(f"{label(grid, cell['shape'])}: {score_text(cell)}" for cell in cells)
-        lines.append((f"{grid['name']}: {files_of_grid(grid)}", grid["metric"], scores, best_baseline(grid)))
-    return markdown(("grid", "metric", "layers × heads × size: mean ± sd (seeds)", "best baseline"), lines)
-
-
 def grid_table(grid: Summary) -> str:
     """Every shape of a grid with its score, at each budget if there are several, and its difference."""
     way = "higher" if grid["higher_is_better"] else "lower"
     about = f"{grid['metric']}, {way} is better: mean ± sd (seeds); a difference with + is better"
     if grid["best_guess"] is not None:
-        about += f"; best baseline without a transformer: {best_baseline(grid)}"
+        about += f"; best baseline without a transformer: {grid['best']}"
     if not grid["has_learned"]:
         about += f", which {label(grid, grid['baseline'])} does not clearly beat"
     if grid["unsound_tuning"] is not None:
         about += "; the learning rates may not be the best"
-    about += f" ({files_of_grid(grid)})."
+    about += f" ({grid['files']})."
 
     lines = []
     for place, cell in enumerate(grid["shapes"]):
@@ -202,9 +187,11 @@ def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
     for results in (read_json(folder / RESULTS) for folder in folders if is_encoder(folder)):
         parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
         name = f"[{results['name']}]({results['name']})"
-        shape = f"{len(results['heads_per_layer'])} × {heads_text(results['heads_per_layer'], ', ')}"
+        heads = results["heads_per_layer"]
+        shape = f"{len(heads)} × {', '.join(map(str, heads if len({*heads}) > 1 else heads[:1]))}"
         for *names, model, rival in ((name, shape, own, parent), ("in int8", "", own_int8, parent_int8)):
-            shares = [kept(model, parent), *(model["scores"][each] / parent["scores"][each] for each in COMPARED)]
+            sts = mean_sts(model["scores"]) / mean_sts(parent["scores"])
+            shares = [sts, *(model["scores"][each] / parent["scores"][each] for each in COMPARED)]
             speeds = [model["speed"]["64"], model["speed"]["64"] / rival["speed"]["64"]]
             numbers = [f"{100 * share:.1f}" for share in shares] + [f"{speed:.2f} ×" for speed in speeds]
             encoders.append((*names, *numbers, f"{model['megabytes']:.0f}"))
@@ -213,20 +200,10 @@ def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
     miniatures = []
     for each in sorted(models, key=lambda each: ([*TASKS].index(each.task), each.evidence.grid, each.name)):
         grid = grids[each.evidence.grid]
-        miniatures.append(
-            (
-                f"[{each.name}]({each.name})",
-                label(grid, each.cell),
-                f"{each.parameters:,}",
-                f"{each.metric} {each.metrics[f'eval_{each.metric}']:.3f}",
-                best_baseline(grid),
-                f"[{grid['name']}](#{grid['table'].replace(' ', '-')})",
-            )
-        )
-    return {
-        "sentence encoders": markdown((*OF_ENCODERS, "MB"), encoders),
-        "miniatures": markdown(OF_MINIATURES, miniatures),
-    }
+        name, table = f"[{each.name}]({each.name})", f"[{grid['name']}](#{grid['table'].replace(' ', '-')})"
+        value = f"{each.metric} {each.metrics[f'eval_{each.metric}']:.3f}"
+        miniatures.append((name, label(grid, each.cell), f"{each.parameters:,}", value, grid["best"], table))
+    return {"sentence encoders": markdown(OF_ENCODERS, encoders), "miniatures": markdown(OF_MINIATURES, miniatures)}
 
 
 def render(cards: Path, grids: dict[str, Summary]) -> str:
@@ -234,18 +211,23 @@ def render(cards: Path, grids: dict[str, Summary]) -> str:
     page = cards / README
     text = page.read_text(encoding="utf-8") if page.is_file() else "# Results\n"
     tables = model_tables(cards, grids)
-    for table in dict.fromkeys(grid["table"] for grid in grids.values()):
-        members = [grid for grid in grids.values() if grid["table"] == table]
-        tables[table] = short_table(members) if table in (NOT_LEARNED, SINGLE_SHAPES) else grid_table(*members)
+    shared: dict[str, list] = {}
+    for grid in grids.values():
+        table = grid["table"]
+        if table in (NOT_LEARNED, SINGLE_SHAPES):
+            cells = [cell for cell in grid["shapes"] if cell["n"]]
+            scores = "<br>".join(f"{label(grid, cell['shape'])}: {score_text(cell)}" for cell in cells)
+            lines = shared.setdefault(table, [])
+            lines.append((f"{grid['name']}: {grid['files']}", grid["metric"], scores, grid["best"]))
+            tables[table] = markdown(OF_GRIDS, lines)
+        else:
+            tables[table] = grid_table(grid)
     there = {name for _, name, _, _ in TABLE.findall(text)}
     text += "".join(SECTION.format(name=name) for name in tables if name not in there)
     for begin, name, old, end in TABLE.findall(text):
         if name in tables:
             text = text.replace(f"{begin}{old}{end}", f"{begin}{tables[name]}\n{end}")
     return text
-
-
-# Figures
 
 
 def draw_band(axis: Axes, name: str, points: list[tuple[int, list[float]]]) -> None:
