@@ -88,7 +88,7 @@ def test_tampered_code_is_named_and_never_runs(folder, tamper, message, monkeypa
     def loaded(*arguments, **options):
         raise AssertionError("something of the folder was loaded before its code was compared")
 
-    for module, step in ((folders, "check_weights"), (verify, "render"), (verify, "metrics_of")):
+    for module, step in ((folders, "safe_open"), (verify, "render"), (verify, "metrics_of")):
         monkeypatch.setattr(module, step, loaded)
     monkeypatch.setattr(folders, "find_weights", lambda folder: ["weights"])
     with pytest.raises(ValueError, match=message):
@@ -106,7 +106,6 @@ def test_a_folder_of_the_hubs_cache_is_made_of_links(folder):
         if path.is_file():
             shutil.copyfile(path, repository / "blobs" / path.name)
             (snapshot / path.name).symlink_to(Path("../../blobs") / path.name)
-    folders.check_links(snapshot)
     folders.check_code(snapshot)
     write("layers_leaner.py", EVIL)(repository / "blobs")
     with pytest.raises(ValueError, match="layers_leaner.py: differs"):

@@ -148,11 +148,12 @@ def test_the_owner_takes_the_place_of_the_placeholder(folder):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_push_all(here, tmp_path):
+def test_push_all(here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for folder in (SMALLEST, ONE_PER_FAMILY[1]):
-        shutil.copytree(folder, tmp_path / "cards" / folder.name)
-    push.push_all("someone", cards=tmp_path / "cards")
-    assert sorted(here.repositories) == [f"someone/{path.name}" for path in sorted((tmp_path / "cards").iterdir())]
+        shutil.copytree(folder, Path("model_cards") / folder.name)
+    leaner("push", "--all", "someone")
+    assert sorted(here.repositories) == [f"someone/{path.name}" for path in sorted(Path("model_cards").iterdir())]
 
 
 def without(name: str):

@@ -164,10 +164,11 @@ def test_a_changed_tensor_is_found(folder):
 
 def test_the_evaluator_sees_no_results(folder, monkeypatch):
     """Whoever evaluates has neither the numbers nor the package."""
-    code = f"import sys; sys.argv=['x']; exec(open({reevaluate.__file__!r}).read().split('def main')[0])\n"
-    code += "sys.meta_path.insert(0, NoPackage())\nimport modeling_leaner"
+    code = "import runpy, sys\nsys.argv, sys.modules['torch'] = [*'12345'], None  # at which it stops\n"
+    code += f"try:\n  runpy.run_path({reevaluate.__file__!r}, run_name='__main__')\n"
+    code += "except ImportError:\n  import modeling_leaner"
     process = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
-    assert "No module named 'modeling_leaner'" in process.stderr
+    assert "import of modeling_leaner halted" in process.stderr
     seen = {}
 
     def run(command, **options):
@@ -208,9 +209,11 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
         leaner("verify", folder, workshop / "model_cards/leanbert-deep")
     said = capsys.readouterr()
     assert "recipe.yaml: no YAML file" in said.err and "leanbert-deep: accuracy " in said.out
-    Path("bare.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), "publish": None}))
-    with pytest.raises(SystemExit, match="bare.yaml: expected publish, "):
-        leaner("publish", "bare.yaml")
+    elsewhere = {**yaml.safe_load(Path("grid.yaml").read_text()), "output_dir": "elsewhere"}
+    Path("elsewhere.yaml").write_text(yaml.safe_dump(elsewhere))
+    shutil.copytree(GRID_FOLDER, "elsewhere")
+    with pytest.raises(SystemExit, match="elsewhere' is not in the subpath of .*grids"):
+        leaner("publish", "elsewhere.yaml", "--replace")
 
 
 def test_a_grid_that_starts_from_another(workshop, tmp_path):

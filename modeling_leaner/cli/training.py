@@ -336,11 +336,9 @@ def push(
     if every is not None and folder is not None:
         context.fail("--all OWNER sends every folder of model_cards/ and takes no FOLDER")
     with slow_imports():
+        from ..training.publishing.folders import CARDS, published_folders
         from ..training.publishing.push import push as push_folder
-        from ..training.publishing.push import push_all
-    if every is not None:
-        push_all(every, dry_run, private)
-    else:
-        push_folder(folder, repository, dry_run, private)
+    for path in [folder] if every is None else published_folders(CARDS):
+        push_folder(path, repository or f"{every}/{path.name}", dry_run, private)
     if dry_run:
         typer.echo("Next: the same command without --dry-run")

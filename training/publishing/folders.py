@@ -39,14 +39,6 @@ def published_folders(cards: Path) -> list[Path]:
     return sorted(path.parent for path in cards.glob("*/config.json"))
 
 
-def all_published(cards: Path) -> list[Path]:
-    """`published_folders`, of which there has to be one."""
-    folders = published_folders(cards)
-    if not folders:
-        raise ValueError(f"{cards}: no published folder; expected a clone of the project here")
-    return folders
-
-
 def results_in(file: Path) -> RunResults:
     """results.json of a published model or a run."""
     document = read_object(file)
@@ -62,42 +54,26 @@ def check_folder(folder: Path, files: Iterable[str] | None = None) -> None:
     """Checks that links, code, configuration and weights of a model's folder belong together; none of its code runs.
 
     A model of this family has this package's code. Any other goes as transformers or sentence-transformers load it by
-    themselves: without code. Raises ValueError, naming the file, if something does not fit.
-
-    Args:
-        files: those of the folder that count as code; None for all.
+    themselves: without code. Raises ValueError that names what does not fit. `files` is that of `check_code`.
     """
-    check_links(folder)
-    with naming(folder, (OSError,)):
-        weights = find_weights(folder)
-    if not weights:
-        raise ValueError(f"{folder}: no weights ({WEIGHTS})")
     check_code(folder, files)
-    for path in weights:
+    for path in find_weights(folder):
         with naming(f"{path}: damaged or not safetensors", (SafetensorError,)):
             safe_open(path, framework="pt")
     if not is_plain(folder):
-        check_weights(folder)
+        with naming(f"{folder}: cannot be loaded", (Exception,)):  # of whatever transformers makes of the file
+            (name,) = AutoConfig.from_pretrained(folder, trust_remote_code=False).architectures
+            model_class = getattr(transformers, auto_class(name))
+            _, info = model_class.from_pretrained(folder, trust_remote_code=False, output_loading_info=True)
+        missing = {name for name in info["missing_keys"] if not name.startswith("pooler.")}  # a bare model may lack it
+        wrong = sorted(missing | {*info["unexpected_keys"]})
+        if wrong:
+            raise ValueError(f"{folder}: the weights do not fit config.json, such as {wrong[0]}")
     results = read_object(folder / RESULTS) if (folder / RESULTS).is_file() else {}
     stated = results.get("sha256") or {WEIGHTS: results.get("weights_sha256")}  # of an encoder, else of a grid's model
     for name, expected in stated.items():
         if expected is not None and sha256(folder / name) != expected:
             raise ValueError(f"{folder / name}: not the file that its results.json was written for: its hash differs")
-
-
-def check_weights(folder: Path) -> None:
-    """Raises ValueError unless the weights are the tensors of config.json."""
-    with naming(f"{folder}: cannot be loaded", (Exception,)):  # of whatever transformers makes of the file
-        (name,) = AutoConfig.from_pretrained(folder, trust_remote_code=False).architectures
-        model_class = getattr(transformers, auto_class(name))
-        _, info = model_class.from_pretrained(folder, trust_remote_code=False, output_loading_info=True)
-    missing = {name for name in info["missing_keys"] if not name.startswith("pooler.")}  # which a bare model may lack
-    wrong = sorted(missing | {*info["unexpected_keys"]})
-    if wrong:
-        raise ValueError(f"{folder}: the weights do not fit config.json, such as {wrong[0]}")
-
-
-# Code
 
 
 def code_files(config_class: type[LeanConfig]) -> dict[str, Path]:
@@ -106,24 +82,13 @@ def code_files(config_class: type[LeanConfig]) -> dict[str, Path]:
     return {path.name: path for path in [modeling, *map(Path, get_relative_import_files(modeling))]}
 
 
-def check_links(folder: Path) -> None:
-    """Raises ValueError for a link that leads out of the folder; the links of the Hub's own cache are allowed."""
-    allowed = (folder.resolve(), folder.resolve().parent.parent / "blobs")
-    for path in sorted(folder.rglob("*")):
-        target = path.resolve()
-        if path.is_symlink() and not any(target.is_relative_to(place) for place in allowed):
-            raise ValueError(f"{path}: a link to {target}, expected a file of this folder")
-
-
 def check_code(folder: Path, files: Iterable[str] | None = None) -> None:
     """Checks, by reading alone, that loading the folder with `trust_remote_code=True` runs the package's code only.
 
-    A plain folder, of a model of transformers, has no code at all. Raises ValueError for a code file that differs from
-    the package's, is missing or not the package's; for an `auto_map` or a module that points elsewhere; for a key of
-    config.json that no model of the family writes.
-
-    Args:
-        files: those of the folder that count; None for all.
+    A plain folder, of a model of transformers, has no code at all. Raises ValueError for a link that leads out of the
+    folder; for a code file that differs from the package's, is missing or not the package's; for an `auto_map` or a
+    module that points elsewhere; for a key of config.json that no model of the family writes. `files` are those of the
+    folder that count as code; None for all.
     """
     file = folder / "config.json"
     document = read_object(file)
@@ -133,9 +98,14 @@ def check_code(folder: Path, files: Iterable[str] | None = None) -> None:
     expected = {folder / name: path for name, path in code_files(config_class).items()} if config_class else {}
     paths = folder.rglob("*") if files is None else map(folder.joinpath, files)
     found = {path for path in paths if path.suffix.startswith(".py") or path.suffix in (".so", ".pth")}
-    for path in sorted(found | expected.keys()):
+    blobs = folder.resolve().parent.parent / "blobs"  # to which the Hub's cache links
+    links = {path: path.resolve() for path in folder.rglob("*") if path.is_symlink()}
+    outside = {path for path, target in links.items() if not {folder.resolve(), blobs} & {*target.parents}}
+    for path in sorted(found | expected.keys() | outside):
         what = "differs from that of this package; leaner publish renews it"
-        if path not in expected:
+        if path in outside:
+            what = f"a link to {links[path]}, expected a file of this folder"
+        elif path not in expected:
             what = "not a file of a published folder: modeling_leaner has no such code"
         elif not path.is_file():
             what = "missing; expected that of this package; leaner publish renews it"

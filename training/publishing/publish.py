@@ -37,16 +37,13 @@ RUN_FILES = (  # what a published folder has of its run
 ).split()
 
 
-# What a published results.json says
-
-
 def evidence_of(results: GridResults, shape: str) -> Evidence:
-    """What the rows say of a shape. Raises ValueError if they are of another grid."""
+    """What the rows say of a shape. Raises ValueError if they are of another grid, or not in model_cards/grids/."""
     grid, run = results.grid, results.any_reported
     check_unchanged(grid, results.rows.values())
     scored = score(reported_rows(results), shape)
     return Evidence(
-        grid=results.name,
+        grid=Path(grid.output_dir).resolve().relative_to(GRIDS.resolve()).as_posix(),
         **{name: getattr(grid, name) for name in ("baseline", "unsound_tuning", "data", "data_files", "hub")},
         metric=run.metric,
         higher_is_better=run.higher_is_better,
@@ -88,12 +85,9 @@ def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list
         parent = {**cut_parent(grid, shape), "untrained_metrics": untrained}
         command_shape = f"runs/{grid.publish[shape]}-cut"
     elif grid.start_from is not None:
-        names = load_grid(Path(grid.start_from) / "grid.yaml").publish or {}
-        if shape not in names:
-            raise ValueError(f"start_from: {grid.start_from} does not publish {shape}")
-        command_shape = str(CARDS / names[shape])
+        command_shape = str(CARDS / load_grid(Path(grid.start_from) / "grid.yaml").publish[shape])
 
-    published = {
+    document = {
         **results.document(),
         "name": grid.publish[shape],
         "cell": shape,
@@ -104,26 +98,19 @@ def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list
         "evidence": evidence_of(loaded, shape).document(),
         "cut_parent": parent,
     }
-    return checked(PublishedResults, published, file)
-
-
-# Folders
+    return checked(PublishedResults, document, file)
 
 
 def renew(loaded: GridResults, shape: str, license: str | None = None) -> Path:
     """Writes what the rows say, card and code of a folder that exists, all or nothing; the rest stays as it is.
 
-    Raises ValueError if the folder is another's, or does not hold together.
-
-    Args:
-        license: of its weights; None leaves what it says.
+    Raises ValueError if the folder is another's, or does not hold together. Without a license its own stays.
     """
     grid = loaded.grid
     target = CARDS / grid.publish[shape]
     results = results_in(target / RESULTS)
     if not isinstance(results, PublishedResults) or (results.evidence.grid, results.cell) != (loaded.name, shape):
-        where = f"{target} exists already, not of {shape} in the grid {loaded.name}"
-        raise ValueError(f"{where}; choose another name, or delete it")
+        raise ValueError(f"{target} exists already, not of {shape} in the grid {loaded.name}; choose another name")
     fresh = {"evidence": evidence_of(loaded, shape), "license": license or results.license}
     renew_folder(target, results.model_copy(update=fresh).document())
     write_grid(grid)  # what no run depends on may have changed
@@ -140,9 +127,8 @@ def renew_folder(target: Path, results: Mapping[str, object]) -> None:
 def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license: str | None = None) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
 
-    Args:
-        data_files: the local copy of the rows; empty for those of the Hub.
-        license: of the weights; None takes that of the folder that is replaced, or none.
+    `data_files` are the local copy of the rows; empty for those of the Hub. Without a license, that of the folder that
+    is replaced stays.
     """
     grid = loaded.grid
     target = CARDS / grid.publish[shape]
@@ -166,12 +152,10 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license:
     return target
 
 
-def publish_all(
-    file: Path | None, data_files: Sequence[str] = (), replace: bool = False, license: str | None = None
-) -> None:
+def publish_all(file: Path | None, data_files: Sequence[str], replace: bool, license: str | None) -> None:
     """Publishes what a grid's file names, or renews every published folder if it is None; then the index.
 
-    Prints what was written. Of a grid, a folder that exists is renewed unless it is to be replaced.
+    Of a grid, a folder that exists is renewed unless it is to be replaced.
     """
     if file is None:
         load = functools.cache(load_folder)
@@ -184,10 +168,8 @@ def publish_all(
             print(folder)
     else:
         grid = load_grid(file)
-        if not grid.publish or Path(grid.output_dir).resolve().parent != GRIDS.resolve():
-            raise ValueError(f"{file}: expected publish, shapes and names of folders, and output_dir: {GRIDS}/NAME")
         loaded = load_results(grid)
-        for shape, name in grid.publish.items():
+        for shape, name in (grid.publish or {}).items():
             is_new = replace or not (CARDS / name).exists()
             print(publish(loaded, shape, data_files, license) if is_new else renew(loaded, shape, license))
     print(write_index(CARDS))

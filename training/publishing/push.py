@@ -4,17 +4,10 @@ import re
 from pathlib import Path
 
 from modeling_leaner.files import read_object
-from modeling_leaner.hub import (
-    check_repository,
-    check_token,
-    commit,
-    contents,
-    deleted,
-    load_processors,
-    remote_of,
-)
+from modeling_leaner.hub import check_repository, check_token, commit, contents, deleted, load_processors, remote_of
+from modeling_leaner.layers_leaner import find_weights
 
-from .folders import CARDS, README, all_published, check_folder
+from .folders import README, check_folder
 
 
 TEXT_FILES = (".md", ".json", ".jsonl", ".yaml", ".yml", ".txt", ".jinja", ".py", ".csv")
@@ -22,29 +15,26 @@ TOKENIZER_TEXTS = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt")  #
 PRIVATE = re.compile(
     r"\bhf_[A-Za-z0-9]{8,}|hub_token\W+(?!null|None|~)\w|(?P<home>/home/[\w.-]+/|/Users/[\w.-]+/|/root/|\\Users\\)"
 )
-Contents = dict[str, Path | bytes]
 
 
-def checked_contents(folder: Path, repository: str) -> Contents:
+def checked_contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
     """What the repository gets of a folder, once all of it holds together.
 
     Raises ValueError, naming the file, if a part is missing; if code, configuration, results and weights do not fit;
     if a link leads elsewhere; if a text holds a secret.
     """
-    for name in ("config.json", README):
-        if not (folder / name).is_file():
-            raise ValueError(f"{folder}: no {name}; expected the folder of a model")
     files = contents(folder, repository)
+    missing = [name for name in ("config.json", README) if name not in files]
+    if missing or not find_weights(folder):
+        raise ValueError(f"{folder}: no {[*missing, 'weights'][0]}; expected the folder of a model")
     check_folder(folder, files)
-    vocab_size = read_object(folder / "config.json").get("vocab_size")
-    load_processors(str(folder), vocab_size)  # raises if the tokenizer does not fit
+    load_processors(str(folder), read_object(folder / "config.json").get("vocab_size"))  # raises if they do not fit
     for name, content in files.items():
         if not name.endswith(TEXT_FILES) or name in TOKENIZER_TEXTS:
             continue
         text = (content.read_bytes() if isinstance(content, Path) else content).decode(errors="replace")
         for number, line in enumerate(text.split("\n"), 1):
-            found = PRIVATE.search(line)
-            if found is not None:
+            if found := PRIVATE.search(line):
                 what = "a path of a home folder" if found["home"] else "an access token"
                 raise ValueError(f"{folder / name}: line {number} holds {what}; remove it before the file is sent")
     return files
@@ -54,11 +44,8 @@ def push(folder: Path, repository: str, dry_run: bool = False, private: bool | N
     """Makes a repository on the Hub hold what a folder holds, in one commit, and prints what it does.
 
     The placeholder owner in the card becomes the repository's; the folder itself stays as it is. Raises ValueError as
-    `checked_contents`, or if the Hub does not take it; the repository is as it was.
-
-    Args:
-        dry_run: only says what would be done.
-        private: whether a repository that is made now is private; None leaves it to the account's settings.
+    `checked_contents`, or if the Hub does not take it; the repository is as it was. A repository that is made now is
+    `private` or not, or as the account's settings say.
     """
     check_repository(repository)
     files = checked_contents(folder, repository)
@@ -78,9 +65,3 @@ def push(folder: Path, repository: str, dry_run: bool = False, private: bool | N
         return
     message = f"{folder.resolve().name}, by leaner push"
     print(f"  {commit(files, repository, message, remote, private).commit_url}")
-
-
-def push_all(owner: str, dry_run: bool = False, private: bool | None = None, cards: Path = CARDS) -> None:
-    """`push` of every published folder to the owner's repository of its name."""
-    for folder in all_published(cards):
-        push(folder, f"{owner}/{folder.name}", dry_run, private)

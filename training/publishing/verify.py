@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from transformers import EvalPrediction
 from modeling_leaner.layers_leaner import WEIGHTS
 
 from ..reading import read_yaml
-from ..records import RESULTS, RunResults
+from ..records import RESULTS
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
 from ..running.trainer import METRICS_FILE, scores
@@ -30,24 +30,17 @@ from ..tasks.base import evaluation_batches
 from . import reevaluate
 from .cards import render
 from .encoders import verify_encoder
-from .folders import CARDS, README, all_published, check_folder, is_encoder, results_in
+from .folders import CARDS, README, check_folder, is_encoder, published_folders, results_in
 
-
-Copies = dict[str, list[str]]
 
 LOSSES = ("loss", "perplexity", "bits_per_byte", "squared_error")  # parts of their names
-# What the other process does not get to see:
-HIDDEN = (RESULTS, README, METRICS_FILE, "*.png", "checkpoint-*")
+HIDDEN = (RESULTS, README, METRICS_FILE, "*.png", "checkpoint-*")  # from the other process
 
 
-def metrics_of(
-    folder: Path, options: list[str], weights: Path | None = None
-) -> tuple[dict[str, float], int, str | None]:
+def metrics_of(folder: Path, options: list[str], weights: Path | None = None) -> tuple[dict, int, str | None]:
     """Metrics, number and hash of the evaluation examples, by `reevaluate.py`, a process without this package.
 
-    Args:
-        options: of `leaner evaluate`.
-        weights: in the place of the folder's own.
+    `options` are those of `leaner evaluate`; `weights` take the place of the folder's own.
     """
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
@@ -83,17 +76,11 @@ def metrics_of(
     return named, len(rows), evaluation.held_out.sha256
 
 
-def local_files(results: RunResults, given: Copies) -> list[str]:
-    """The local copy of the folder's dataset, by its configuration, short name or id; empty if there is none."""
-    names = (results.dataset_config, results.dataset.split("/")[-1], results.dataset)
-    return next((given[name] for name in names if name in given), [])
-
-
-def verify(folder: Path, given: Copies, short: bool = False) -> str:
+def verify(folder: Path, given: Mapping[str, list[str]], short: bool = False) -> str:
     """Verifies a folder; returns one line that says what was compared. Raises ValueError that names file and field.
 
     Args:
-        given: local copies of datasets by name.
+        given: local copies of datasets, by their configuration, short name or id.
         short: only the first examples, whose metrics results.json holds as `subset`.
     """
     check_folder(folder)  # before anything of the folder is loaded, let alone run
@@ -109,7 +96,8 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
         return verify_encoder(folder, {name: paths[0] for name, paths in given.items()}, short)
 
     expected = results.subset if short else results
-    copy = local_files(results, given)
+    names = (results.dataset_config, results.dataset.split("/")[-1], results.dataset)
+    copy = next((given[name] for name in names if name in given), [])
     options = copy_options(results.recipe, copy)
     if short:
         options += ["--max_eval_rows", str(expected.max_eval_rows)]
@@ -131,15 +119,12 @@ def verify(folder: Path, given: Copies, short: bool = False) -> str:
     return f"{results.metric} {metrics[f'eval_{results.metric}']:.4f} on {rows:,} rows, {len(metrics)} metrics"
 
 
-def verify_all(folders: Sequence[Path], data_files: Sequence[str] = (), short: bool = False) -> None:
-    """`verify` of each folder, by default of all published ones; prints a line for each.
+def verify_all(folders: Sequence[Path], data_files: Sequence[str], short: bool) -> None:
+    """`verify` of each folder, by default of all published ones, with local copies of datasets, each as NAME=FOLDER.
 
-    Raises ValueError if a folder does not hold what its card says, after all have been tried.
-
-    Args:
-        data_files: local copies of datasets, each as NAME=FOLDER.
+    Prints a line for each; raises ValueError if one does not hold what its card says, after all have been tried.
     """
-    folders = folders or all_published(CARDS)
+    folders = folders or published_folders(CARDS)
     given = {name: [where] for name, _, where in (entry.partition("=") for entry in data_files) if where}
     if len(given) < len(data_files):
         raise ValueError("--data: expected NAME=FOLDER, each once, such as cifar10=data/cifar10")
