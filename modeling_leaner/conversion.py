@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -22,14 +23,8 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
-from .files import naming, whole_folder
-from .hub import (
-    copy_into,
-    load_processors,
-    local_folder,
-    refuse_pickles,
-    sentence_transformers_files,
-)
+from .files import naming, read_object, whole_folder
+from .hub import copy_into, load_processors, local_folder, sentence_transformers_files
 from .layers_leaner import WEIGHTS, find_folder, find_integers, find_weights
 from .names import require_model_type
 
@@ -43,25 +38,18 @@ class ConversionError(ValueError):
 
 @dataclass(frozen=True)
 class Relative:
-    """A family and its relative in transformers, whose configuration has this `model_type`.
+    """A family and its relative in transformers."""
 
-    `classes`: class of transformers → ours. `fields`: configuration field of transformers → ours. `only`: options of
-    transformers of which we support one value. `names`: regular expressions, tensor name of transformers → ours,
-    applied in order. `transposed`: our names of the matrices that transformers stores transposed (Conv1D). `fused`:
-    part of the name under which transformers stores q, k and v as one tensor. `unread`: a tensor of transformers that
-    its model never reads as such, and that has the name of another here.
-    """
-
-    model_type: str
+    model_type: str  # of transformers' configuration
     config_class: type[LeanConfig]
     modeling: object
-    classes: dict[str, str]
-    fields: dict[str, str]
-    only: dict[str, object]
-    names: list[tuple[str, str]]
-    transposed: str | None = None
-    fused: str | None = None
-    unread: str | None = None
+    classes: dict[str, str]  # class of transformers → ours
+    fields: dict[str, str]  # configuration field of transformers → ours
+    only: dict[str, object]  # options of transformers of which we support one value
+    names: list[tuple[str, str]]  # regular expressions, tensor name of transformers → ours, applied in order
+    transposed: str | None = None  # our names of the matrices that transformers stores transposed (Conv1D)
+    fused: str | None = None  # part of the name under which transformers stores q, k and v as one tensor
+    unread: str | None = None  # a tensor that transformers' model never reads, and that has the name of another here
 
 
 def same(*names: str) -> dict[str, str]:
@@ -179,16 +167,6 @@ LEFT_OUT = re.compile(r"(^|\.)pooler\.|^cls\.seq_relationship\.")  # which BERTs
 STORED_FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 
 
-def our_names(relative: Relative, name: str) -> list[str]:
-    """Our names for a tensor of transformers: one, or three where it holds q, k and v."""
-    ours = name
-    for pattern, replacement in relative.names:
-        ours = re.sub(pattern, replacement, ours)
-    if relative.fused and relative.fused in name:
-        return [ours.replace("q_proj", projection) for projection in ("q_proj", "k_proj", "v_proj")]
-    return [ours]
-
-
 def relative_of(model_type: object) -> Relative:
     """The family of a configuration of transformers or of ours. Raises ValueError for any other."""
     require_model_type(model_type)
@@ -198,18 +176,18 @@ def relative_of(model_type: object) -> Relative:
 def to_lean_config(config: PreTrainedConfig) -> LeanConfig:
     """Our configuration for one of transformers. Raises ConversionError for an option that we do not support."""
     relative = relative_of(config.model_type)
-    one_dropout = {"embd_pdrop": config.resid_pdrop} if relative is GPT else {}  # LeanGPTConfig's hidden_dropout_prob
-    for name, supported in (relative.only | one_dropout).items():
+    only = relative.only | {"quantization_config": None}
+    if relative is GPT:
+        only["embd_pdrop"] = config.resid_pdrop  # LeanGPTConfig has one for both, hidden_dropout_prob
+    for name, supported in only.items():
         value = getattr(config, name, supported)
         if value != supported:
             raise ConversionError(f"{name}={value!r}: {relative.config_class.__name__} supports only {supported!r}")
     values = {ours: getattr(config, theirs) for theirs, ours in relative.fields.items()}
     values |= {name: getattr(config, name) for name in SHARED if hasattr(config, name)}
     if relative is GPT:
-        values["classifier_dropout"] = 0.1  # as GPT-2's own classifier
-        for name in ("hidden_dropout", "classifier_dropout"):
-            if getattr(config, name, None) is not None:
-                values["classifier_dropout"] = getattr(config, name)
+        stated = [getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout")]
+        values["classifier_dropout"] = next((each for each in stated if each is not None), 0.1)  # GPT-2's own default
         if config.n_inner is None:
             values["intermediate_size"] = 4 * config.hidden_size
     if relative is VIT and getattr(config, "head_dim", None):  # no field of ViTConfig, but ViT reads it
@@ -245,7 +223,8 @@ def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
 def convert(model: PreTrainedModel) -> PreTrainedModel:
     """The exact relative of a model, with its weights: of ViT, BERT and GPT-2 ours, of ours theirs.
 
-    Raises ConversionError, naming the class or the option, where there is none, and ValueError for another family.
+    Raises ConversionError, naming the option, or KeyError, naming the class, where there is none, and ValueError for
+    another family.
     """
     relative = relative_of(model.config.model_type)
     becomes_lean = model.config.model_type == relative.model_type
@@ -254,15 +233,17 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
     else:
         classes = {ours: theirs for theirs, ours in relative.classes.items()}
         modeling, config = transformers, from_lean_config(model.config)
-    name = type(model).__name__
-    if name not in classes:
-        raise ConversionError(f"{name} is not supported, expected one of {', '.join(sorted(classes))}")
+    target_class = getattr(modeling, classes[type(model).__name__])
     options = {"add_pooling_layer": model.pooler is not None} if hasattr(model, "pooler") else {}
-    target = getattr(modeling, classes[name])(config, **options).to(model.device, model.dtype)
+    target = target_class(config, **options).to(model.device, model.dtype)
 
     state, tensors = model.state_dict(), {}
     for theirs in state if becomes_lean else target.state_dict():
-        names = our_names(relative, theirs)
+        name = theirs
+        for pattern, replacement in relative.names:
+            name = re.sub(pattern, replacement, name)
+        is_fused = relative.fused is not None and relative.fused in theirs
+        names = [name.replace("q_proj", each) for each in ("q_proj", "k_proj", "v_proj")] if is_fused else [name]
         turns = relative.transposed is not None and re.search(relative.transposed, names[0]) is not None
         if not becomes_lean:
             tensor = torch.cat([state[ours] for ours in names])
@@ -293,10 +274,8 @@ def convert_checkpoint(source: str | Path, output: str | Path) -> PreTrainedMode
     Strict: a tensor that the architecture lacks or needs is an error, but for `LEFT_OUT`. `output` must not exist; it
     appears whole or not at all.
 
-    Raises:
-        ValueError: no exact relative; tensors that are missing, unexpected, of another shape, of integers, or not
-            finite, each named; a file that cannot be read.
-        OSError: `output` exists, or cannot be written.
+    Raises ValueError where there is no exact relative; for tensors that are missing, unexpected, of another shape, of
+    integers, or not finite, each named; for a file that cannot be read; where `output` exists, or cannot be written.
     """
     source = str(source)
     converted = convert(_load_strictly(source))
@@ -314,12 +293,10 @@ def _load_strictly(source: str) -> PreTrainedModel:
     Raises ValueError, naming source and tensor, where they are not.
     """
     with naming(source, READING):
-        folder = find_folder(source)
-        refuse_pickles(source)
         model_class = _class_in(source)
-        files = find_weights(folder or local_folder(source))
+        files = find_weights(local_folder(source))
         if not files:
-            raise OSError(f"no {WEIGHTS}")
+            raise OSError(f"no {WEIGHTS}; a pickle, which can run code, is not read")
 
         # In the dtype that holds all weights exactly, whatever config.json says.
         kinds = set()
@@ -353,18 +330,23 @@ def _load_strictly(source: str) -> PreTrainedModel:
                 shown = sorted(names)[:MOST_NAMES]
                 more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
                 raise ConversionError(f"{what} {', '.join(shown)}{more}")
-    _untie_if_apart(model)
+
+    # A configuration may tie output and input embeddings whose weights the file has apart.
+    output = model.get_output_embeddings()
+    if output is not None and model.config.tie_word_embeddings:
+        own_bias = getattr(getattr(getattr(model, "cls", None), "predictions", None), "bias", None)
+        has_own_bias = own_bias is not None and own_bias is not output.bias
+        is_tied = output.weight is model.get_input_embeddings().weight and not has_own_bias
+        model.config.tie_word_embeddings = is_tied
     return model
 
 
 def _class_in(source: str) -> type[PreTrainedModel]:
     """The class that config.json names. Raises an error for one without relative, before anything is built."""
-    document, _ = PreTrainedConfig.get_config_dict(source)
-    if not document:
-        raise OSError("no config.json, or an empty one; expected the folder of a checkpoint, or a Hub id")
-    relative = relative_of(document.get("model_type"))  # before transformers would ask whether to run its code
-    if "quantization_config" in document:
-        raise ConversionError("quantization_config: quantised weights cannot be converted exactly")
+    folder = find_folder(source)
+    config_file = folder / "config.json" if folder else Path(hf_hub_download(source, "config.json"))
+    model_type = read_object(config_file).get("model_type")
+    relative = relative_of(model_type)  # before transformers would ask whether to run its code
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     modeling, expected = relative.modeling, sorted(relative.classes.values())
     if config.model_type == relative.model_type:
@@ -374,14 +356,3 @@ def _class_in(source: str) -> type[PreTrainedModel]:
     if not isinstance(names, list) or len(names) != 1 or names[0] not in expected:
         raise ConversionError(f"architectures in config.json is {names!r}, expected one of {', '.join(expected)}")
     return getattr(modeling, names[0])
-
-
-def _untie_if_apart(model: PreTrainedModel) -> None:
-    """Corrects a configuration that ties output and input embeddings whose weights the file has apart."""
-    output = model.get_output_embeddings()
-    if output is None or not model.config.tie_word_embeddings:
-        return
-    own_bias = getattr(getattr(getattr(model, "cls", None), "predictions", None), "bias", None)
-    has_own_bias = own_bias is not None and own_bias is not output.bias
-    if output.weight is not model.get_input_embeddings().weight or has_own_bias:
-        model.config.tie_word_embeddings = False

@@ -1,27 +1,17 @@
 """The Hub: whether it has a model, the files beside a model's weights, and a model's way there in one commit."""
 
+import functools
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import transformers
-from huggingface_hub import (
-    CommitInfo,
-    CommitOperationAdd,
-    CommitOperationDelete,
-    HfApi,
-    ModelInfo,
-    get_token,
-    snapshot_download,
-)
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, snapshot_download
 from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-from .files import naming, read_json, read_text, sha256
-from .layers_leaner import WEIGHTS
+from .files import naming, read_json
 from .models import Pool, first_token, mean_over_tokens
 from .names import reason_of
 
@@ -33,10 +23,7 @@ POOLS = {"mean": mean_over_tokens, "cls": first_token}  # and as folders before 
 POOLS |= {"pooling_mode_mean_tokens": mean_over_tokens, "pooling_mode_cls_token": first_token}
 SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}  # one of them is enough
-PREPROCESSORS = (
-    (AutoImageProcessor, {"preprocessor_config.json"}),
-    (transformers.AutoTokenizer, TOKENIZER_FILES),
-)
+PREPROCESSORS = {AutoImageProcessor: {"preprocessor_config.json"}, transformers.AutoTokenizer: TOKENIZER_FILES}
 READ = ("*.json", "*.txt", "*.jinja", "recipe.yaml", "model*.safetensors", "*_Dense/*.safetensors")  # of a Hub id
 HUB_OWNER = "OWNER"  # of the repositories in a card; replaced by the account's name in what is sent
 # What a model on the Hub is made of. Everything else stays: the state of a training, pickles, locks, checkpoints.
@@ -59,30 +46,14 @@ LOCAL_PATH = re.compile(
 )
 
 
-@contextmanager
-def hub_errors(repository: str) -> Iterator[None]:
-    """Turn what goes wrong with the Hub into a ValueError that says, in one line, what it was."""
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError, HTTPError) as error:
-        raise ValueError(f"{repository}: {reason_of(error)}") from error
+# Around what asks the Hub for a repository: a ValueError says in one line what went wrong.
+hub_errors = functools.partial(naming, kinds=(OSError, ValueError, RuntimeError, HTTPError), reason=reason_of)
 
 
 def check_repository(name: str) -> None:
     """Raise ValueError unless the name is OWNER/NAME."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise ValueError(f"{name!r} is no name of a repository; expected OWNER/NAME")
-
-
-def check_token() -> None:
-    """Raise ValueError if this machine has no token to write to the Hub with."""
-    if get_token() is None:
-        raise ValueError("no token: hf auth login saves one, or HF_TOKEN holds it")
-
-
-def cut_of_layers(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a slim.json records of the layers: their numbers `before` and `after`; None where it records nothing."""
-    return next((cut for cut in record.get("cuts", []) if cut["part"] == "layers"), None)
 
 
 def local_folder(source: str) -> Path:
@@ -93,23 +64,18 @@ def local_folder(source: str) -> Path:
         return Path(snapshot_download(source, allow_patterns=list(READ)))
 
 
-def files_of(source: str) -> set[str]:
-    """The names of all files of a folder or Hub id, with their path in it."""
-    folder = local_folder(source)
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-
-
 def sentence_transformers_files(source: str) -> dict[str, Path]:
     """What sentence-transformers needs to use a model as it uses the source, by name; nothing where there is none.
 
     Its modules, its settings, and the folder of each module after the transformer (pooling, normalisation, …).
     """
-    folder, names = local_folder(source), files_of(source)
-    if "modules.json" not in names:
+    folder = local_folder(source)
+    if not (folder / "modules.json").is_file():
         return {}
     modules = read_json(folder / "modules.json")
     folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
-    return {name: folder / name for name in sorted(names) if name in SENTENCE_TRANSFORMERS or name.startswith(folders)}
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: files[name] for name in sorted(files) if name in SENTENCE_TRANSFORMERS or name.startswith(folders)}
 
 
 def pooling_of(source: str) -> Pool:
@@ -140,25 +106,20 @@ def copy_into(output: Path, files: Mapping[str, Path]) -> None:
         shutil.copyfile(path, copied)
 
 
-def weights_sha256(source: str) -> str | None:
-    """The hash of the weights of a folder or Hub id; None where they are not in one `model.safetensors`."""
-    path = local_folder(source) / WEIGHTS
-    return sha256(path) if path.is_file() else None
-
-
 def load_processors(source: str, vocab_size: int | None = None) -> list[object]:
     """The tokenizer or image processor of a folder or Hub id, if it has one; code that lies beside it never runs.
 
     Raises ValueError if its files are damaged or ask to run code of their own, or if it has ids beyond `vocab_size`.
     """
-    names = files_of(source)
+    names = {path.name for path in local_folder(source).iterdir()}
     processors = []
-    for auto_class, files in PREPROCESSORS:
-        if files & names:
-            place = f"{source}: {', '.join(sorted(files & names))}"
-            with naming(place, (Exception,)):  # the tokenizers library raises bare Exceptions
-                processors.append(auto_class.from_pretrained(source, trust_remote_code=False))
-    for processor in processors:
+    for auto_class, files in PREPROCESSORS.items():
+        if not files & names:
+            continue
+        place = f"{source}: {', '.join(sorted(files & names))}"
+        with naming(place, (Exception,)):  # the tokenizers library raises bare Exceptions
+            processor = auto_class.from_pretrained(source, trust_remote_code=False)
+        processors.append(processor)
         for key in ("is_local", "local_files_only"):  # of this machine alone
             getattr(processor, "init_kwargs", {}).pop(key, None)
         if vocab_size is not None and isinstance(processor, transformers.PreTrainedTokenizerBase):
@@ -166,13 +127,6 @@ def load_processors(source: str, vocab_size: int | None = None) -> list[object]:
             if largest >= vocab_size:
                 raise ValueError(f"{source}: the tokenizer has id {largest}, but vocab_size is {vocab_size}")
     return processors
-
-
-def refuse_pickles(source: str) -> None:
-    """Raises OSError for a folder whose weights are pickles alone."""
-    pickles = sorted(Path(source).glob("pytorch_model*.bin"))
-    if pickles and not any(Path(source).glob("*.safetensors")):
-        raise OSError(f"{source}: {pickles[0].name} is a pickle, which can run code; expected {WEIGHTS}")
 
 
 def without_local_paths(text: str) -> str:
@@ -186,16 +140,15 @@ def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
     Texts get the owner in place of the placeholder, no local path, and code that loads the model from the repository.
     Raises ValueError that names a text that is not in UTF-8.
     """
-    here = re.escape(folder.resolve().name)
-    owner = repository.split("/")[0]
+    here, owner = re.escape(folder.resolve().name), repository.split("/")[0]
     files: dict[str, Path | bytes] = {}
     for path in sorted({path for pattern in SHIPPED for path in folder.glob(pattern) if path.is_file()}):
         name = path.relative_to(folder).as_posix()
         files[name] = path
         if any(path.match(pattern) for pattern in TEXTS):
-            text = read_text(path)
-            loads = rf'^repository = "(?:[^"]*/)?{here}"'
-            sent = re.sub(loads, f'repository = "{repository}"', text, flags=re.MULTILINE)
+            with naming(f"{path}: not a text in UTF-8"):
+                text = path.read_text(encoding="utf-8")
+            sent = re.sub(rf'(?m)^repository = "(?:[^"]*/)?{here}"', f'repository = "{repository}"', text)
             sent = re.sub(rf"\b{HUB_OWNER}/{here}(?![\w-])", repository, sent)
             sent = without_local_paths(re.sub(rf"\b{HUB_OWNER}/", f"{owner}/", sent))
             if sent != text:
@@ -231,7 +184,7 @@ def commit(
     are added to whatever is there. A `private` of None leaves it to the account's settings. Raises ValueError that
     says why the Hub has not taken it.
     """
-    api = HfApi()
+    api = HfApi(token=True)  # else the Hub would not say that there is none
     operations = [CommitOperationAdd(name, content) for name, content in files.items()]
     if remote is not None:
         operations += [CommitOperationDelete(name) for name in deleted(files, remote)]
@@ -239,10 +192,7 @@ def commit(
         api.create_repo(repository, private=private, exist_ok=True)
         if revision is not None:
             api.create_branch(repository, branch=revision, exist_ok=True)
+        expected = remote and remote.sha
         return api.create_commit(
-            repository,
-            operations,
-            commit_message=message,
-            parent_commit=remote and remote.sha,
-            revision=revision,
+            repository, operations, commit_message=message, parent_commit=expected, revision=revision
         )

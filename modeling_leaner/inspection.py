@@ -5,6 +5,7 @@ Shapes: N tokens of a row without padding, D hidden_size, H heads, d head_dim.
 """
 
 import copy
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import inf, isfinite, log
@@ -15,9 +16,8 @@ from rich.table import Table
 from torch import nn
 from transformers import PreTrainedModel
 
-from .files import finite_or_none
 from .layers_leaner import LeanAttention, LeanPostNormBlock
-from .models import block_inputs, evaluating, is_named_as, without_unpadding
+from .models import block_inputs, evaluating, without_unpadding
 from .terminal import with_bar
 
 
@@ -29,46 +29,25 @@ Row = dict[str, torch.Tensor]  # what the model reads, B = 1, without padding
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Singular values of a matrix (M, N).
+    """Singular values of a matrix (M, N)."""
 
-    Attributes:
-        size: how many there are, min(M, N).
-        rank: how many are above max(M, N) · ε · σ_max, ε of the matrix's dtype.
-        largest: σ_max.
-        smallest: the smallest of those that the rank counts; 0 of a matrix of zeros.
-    """
-
-    size: int
-    rank: int
-    largest: float
-    smallest: float
+    condition_number: float  # κ = σ_max / σ_min, infinite where rank is lost
+    size: int  # how many there are, min(M, N)
+    rank: int  # how many are above max(M, N) · ε · σ_max, ε of the matrix's dtype
+    largest: float  # σ_max
+    smallest: float  # of those that the rank counts; 0 of a matrix of zeros
 
     @classmethod
     def of(cls, matrix: torch.Tensor) -> "Spectrum":
         values = torch.linalg.svdvals(matrix)
         counted = values[values > max(matrix.shape) * torch.finfo(matrix.dtype).eps * values[0]]
-        smallest = counted[-1].item() if len(counted) else 0.0
-        return cls(len(values), len(counted), values[0].item(), smallest)
+        largest, smallest = values[0].item(), counted[-1].item() if len(counted) else 0.0
+        condition_number = largest / smallest if len(counted) == len(values) else inf
+        return cls(condition_number, len(values), len(counted), largest, smallest)
 
     @property
     def has_full_rank(self) -> bool:
         return self.rank == self.size
-
-    @property
-    def condition_number(self) -> float:
-        """κ = σ_max / σ_min, infinite where rank is lost."""
-        return self.largest / self.smallest if self.has_full_rank else inf
-
-
-def query_key_spectrum(query: torch.Tensor, key: torch.Tensor) -> Spectrum:
-    """Of W_Q W_Kᵀ of one head, whose rank is at most its size: W_Q and W_K (D, d).
-
-    By QR of both factors: with W = Q R the product is Q_Q (R_Q R_Kᵀ) Q_Kᵀ, of which the middle (d, d) has the non-zero
-    singular values.
-    """
-    query_factor = torch.linalg.qr(query, mode="r").R
-    key_factor = torch.linalg.qr(key, mode="r").R
-    return Spectrum.of(query_factor @ key_factor.mT)
 
 
 def head_similarity(heads: torch.Tensor) -> torch.Tensor:
@@ -100,15 +79,16 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
 
     Raises RuntimeError if a row has no tokens.
     """
-    attentions = [module for module in model.modules() if is_named_as(module, LeanAttention)]
+    # By name: a model that was loaded with `trust_remote_code=True` has classes of its own, copies of this package's.
+    attentions = [module for module in model.modules() if type(module).__name__ == LeanAttention.__name__]
     mask = inputs.get("attention_mask")
     medians: dict[nn.Module, float] = {}
 
     def measure(projection: nn.Module, arguments: tuple[torch.Tensor]) -> None:
         rows = arguments[0].double().cpu()  # (B, T, H·d)
-        if mask is not None:  # of multiple choice (B / C, C, T)
-            rows = [row[seen] for row, seen in zip(rows, mask.flatten(0, -2).bool().cpu())]
-        values = [torch.linalg.svdvals(row) for row in rows]
+        # The mask of multiple choice is (B / C, C, T).
+        seen = [slice(None)] * len(rows) if mask is None else mask.flatten(0, -2).bool().cpu()
+        values = [torch.linalg.svdvals(row[tokens]) for row, tokens in zip(rows, seen)]
         medians[projection] = torch.stack([each.max() / each.min() for each in values]).median().item()
 
     handles = [attention.o_proj.register_forward_pre_hook(measure) for attention in attentions]
@@ -126,36 +106,22 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What was measured of a layer.
-
-    Attributes:
-        tokens: how many each row has.
-        head_outputs: of the concatenated head outputs (N, H·d), a row each.
-        query_key: of W_Q W_Kᵀ, a head each.
-        value: of W_V.
-        output: of W_O.
-        entropy: mean over queries of the entropy of the weights, in nats, a head each.
-        entropy_share: the same as a share of the entropy of even weights.
-        similarity: CKA of head outputs over the tokens of all rows, (H, H); NaN of a head that is the same everywhere.
-        removal: by how much the attention's output (N, D) changes without the head, a head each: the sum of squares,
-            as a share of the output's variance over the tokens of all rows.
-    """
+    """What was measured of a layer."""
 
     layer: int
     head_dim: int
-    tokens: list[int]
-    head_outputs: list[Spectrum]
-    query_key: list[Spectrum]
-    value: Spectrum
-    output: Spectrum
-    entropy: list[float]
-    entropy_share: list[float]
-    similarity: list[list[float]]
+    tokens: list[int]  # of each row
+    head_outputs: list[Spectrum]  # of the concatenated head outputs (N, H·d), a row each
+    query_key: list[Spectrum]  # of W_Q W_Kᵀ, a head each
+    value: Spectrum  # of W_V
+    output: Spectrum  # of W_O
+    entropy: list[float]  # of the weights, in nats, mean over queries, a head each
+    entropy_share: list[float]  # the same as a share of the entropy of even weights
+    similarity: list[list[float]]  # CKA of head outputs over all tokens, (H, H); NaN of a head that is always the same
+    # By how much the attention's output (N, D) changes without a head: the sum of squares, as a share of the output's
+    # variance over the tokens of all rows.
     removal: list[float]
-
-    @property
-    def heads(self) -> int:
-        return len(self.query_key)
+    heads: int
 
 
 def rows_of(inputs: dict[str, torch.Tensor]) -> list[Row]:
@@ -191,7 +157,8 @@ def inspect_layers(
 
 def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor]) -> LayerReport:
     """Measures a block on the states (N, D) that it reads, a row each."""
-    norm = nn.Identity() if is_named_as(block, LeanPostNormBlock) else copy.deepcopy(block.norm1).double()
+    norms_after = type(block).__name__ == LeanPostNormBlock.__name__
+    norm = nn.Identity() if norms_after else copy.deepcopy(block.norm1).double()
     attention = copy.deepcopy(block.self_attn).double()
 
     fewest = max(attention.num_heads, 2)  # two for a variance; fewer tokens than heads are too few to compare them
@@ -215,21 +182,26 @@ def inspect_block(block: nn.Module, layer: int, states: Sequence[torch.Tensor]) 
     # ‖Y Wᵀ‖² of a head's outputs Y (N, d) is the product of two (d, d) matrices, Yᵀ Y and Wᵀ W, entry by entry.
     moved = [((each.mT @ each) * (weight.mT @ weight)).sum() for each, weight in zip(pooled.unbind(1), columns)]
 
-    queries = attention.q_proj.weight.split(attention.head_dim)  # (d, D) each; biases are left out
-    keys = attention.k_proj.weight.split(attention.head_dim)
+    # W_Q W_Kᵀ, without biases, has at most rank d: with W = Q R it is Q_Q (R_Q R_Kᵀ) Q_Kᵀ, of which the middle (d, d)
+    # has the non-zero singular values.
+    queries, keys = (
+        [torch.linalg.qr(weight.mT, mode="r").R for weight in linear.weight.split(attention.head_dim)]
+        for linear in (attention.q_proj, attention.k_proj)
+    )
     pairs = [(query, keys[head // attention.num_key_value_groups]) for head, query in enumerate(queries)]
     return LayerReport(
         layer=layer,
         head_dim=attention.head_dim,
         tokens=[len(row) for row in states],
         head_outputs=[Spectrum.of(heads.flatten(1)) for heads in outputs],
-        query_key=[query_key_spectrum(query.mT, key.mT) for query, key in pairs],
+        query_key=[Spectrum.of(query @ key.mT) for query, key in pairs],
         value=Spectrum.of(attention.v_proj.weight),
         output=Spectrum.of(attention.o_proj.weight),
         entropy=entropy.tolist(),
         entropy_share=(entropy / mean(even)).tolist(),
         similarity=head_similarity(pooled).tolist(),
         removal=[(each / variance).item() for each in moved],
+        heads=attention.num_heads,
     )
 
 
@@ -251,24 +223,10 @@ def attend(attention: nn.Module, states: torch.Tensor) -> tuple[torch.Tensor, to
 
 def document_of(model: str, data: str, seconds: float, reports: Sequence[LayerReport]) -> dict[str, object]:
     """One JSON document, in which None stands for infinity and for what is not defined."""
-    layers = [{**plain(vars(report)), "heads": report.heads} for report in reports]
+    layers = json.loads(json.dumps(list(map(asdict, reports))), parse_constant=lambda name: None)
     for layer in layers:
         del layer["tokens"]
     return {"model": model, "data": data, "tokens": reports[0].tokens, "seconds": seconds, "layers": layers}
-
-
-def plain(value: object) -> object:
-    """The same for JSON."""
-    match value:
-        case float():
-            return finite_or_none(value)
-        case list():
-            return [plain(each) for each in value]
-        case dict():
-            return {name: plain(each) for name, each in value.items()}
-        case Spectrum():
-            return plain({"condition_number": value.condition_number, **asdict(value)})
-    return value
 
 
 def layer_tables(reports: Sequence[LayerReport]) -> list[Table]:

@@ -1,7 +1,7 @@
 """Running a model: in evaluation mode, without unpadding, timed in turns; images with the channels that it reads."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -11,17 +11,7 @@ from transformers import PreTrainedModel
 
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by the number of channels
-WARM_UP = 2
 LEAST_ROUNDS = 3  # however long they take
-
-
-def is_named_as(module: torch.nn.Module | None, kind: type[torch.nn.Module]) -> bool:
-    """Whether a module's class has the name of `kind`.
-
-    By name, for a model that was loaded with `trust_remote_code=True` has classes of its own: copies of this
-    package's, of which its modules are no instances.
-    """
-    return type(module).__name__ == kind.__name__
 
 
 @contextmanager
@@ -49,27 +39,25 @@ def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
             model.config.unpad_inputs = True
 
 
-class AtFirstBlock(Exception):
-    """A forward pass has come to block 0: the rest of it is not needed."""
-
-
 def block_inputs(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, tuple, dict]:
     """What block 0 reads of a batch: states (B, T, D), and what all blocks get beside them, without a cache.
 
-    By the model itself, for the families embed and mask each in their own way.
+    By the model itself, for the families embed and mask each in their own way; the blocks are not run.
     """
     read = []
 
-    def stop(block: torch.nn.Module, args: tuple, kwargs: dict) -> None:
-        read.append((args[0], args[1:], kwargs | {"past_key_values": None}))
-        raise AtFirstBlock
+    def record(states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        read.append((states, args, kwargs | {"past_key_values": None}))
+        return states
 
-    handle = model.base_model.layers[0].register_forward_pre_hook(stop, with_kwargs=True)
+    for block in model.base_model.layers:
+        block.forward = record
     try:
-        with without_unpadding(model), suppress(AtFirstBlock):
+        with without_unpadding(model):
             model.base_model(**batch)
     finally:
-        handle.remove()
+        for block in model.base_model.layers:
+            del block.forward
     return read[0]
 
 
@@ -103,7 +91,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def take_turns(
-    timed: Sequence[Callable[[], float]], rounds: int, *, warm_up: int = WARM_UP, limit: float = float("inf")
+    timed: Sequence[Callable[[], float]], rounds: int, *, warm_up: int = 2, limit: float = float("inf")
 ) -> np.ndarray:
     """The seconds that the calls return, without those of the rounds that warm up: (calls, rounds).
 

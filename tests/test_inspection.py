@@ -29,7 +29,6 @@ from modeling_leaner.inspection import (
     head_condition_numbers,
     head_similarity,
     inspect_layers,
-    query_key_spectrum,
     rows_of,
 )
 
@@ -64,12 +63,15 @@ def seeded():
 
 class TestMatrices:
     def test_query_key_without_the_product(self):
-        query, key = torch.randn(2, 40, 6, dtype=torch.double)
-        values = torch.linalg.svdvals(query @ key.T)
-        spectrum = query_key_spectrum(query, key)
-        assert spectrum.size == 6 and spectrum.condition_number == pytest.approx((values[0] / values[5]).item())
-        key[:, 3] = key[:, 2]
-        assert query_key_spectrum(query, key).rank == 5
+        model, rows = bert().eval(), rows_of(token_rows())
+        attention = model.layers[0].self_attn
+        query, key = (linear.weight[:4].double() for linear in (attention.q_proj, attention.k_proj))
+        values = torch.linalg.svdvals(query.T @ key)
+        spectrum = inspect_layers(model, rows)[0].query_key[0]
+        assert spectrum.size == 4 and spectrum.condition_number == pytest.approx((values[0] / values[3]).item())
+        with torch.no_grad():
+            attention.k_proj.weight[3] = attention.k_proj.weight[2]
+        assert inspect_layers(model, rows)[0].query_key[0].rank == 3
 
     def test_similarity(self):
         """1 of a head turned, scaled and moved; 0 of one that varies apart; NaN of one that does not vary."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import yaml
 
-from modeling_leaner.files import read_text
 from modeling_leaner.terminal import did_you_mean
 
 
@@ -56,8 +55,8 @@ def read_yaml(path: Path) -> dict[str, object]:
         ValueError: it is no YAML, no mapping, or has a key twice or a value such as `!!int x`.
         OSError: it cannot be read.
     """
-    text = read_text(path)
     try:
+        text = path.read_text(encoding="utf-8")
         values = yaml.load(io.StringIO(text), Loader=StrictLoader)  # errors then show no lines of it
     except (yaml.YAMLError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         problem = "" if isinstance(error, yaml.YAMLError) else "a value that cannot be read: "

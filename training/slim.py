@@ -46,7 +46,7 @@ from transformers import (
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from modeling_leaner.conversion import ConversionError, convert, load_lean
-from modeling_leaner.files import read_json, whole_folder, write_json
+from modeling_leaner.files import read_json, sha256, whole_folder, write_json
 from modeling_leaner.hub import (
     RECORD,
     copy_into,
@@ -54,9 +54,8 @@ from modeling_leaner.hub import (
     local_folder,
     pooling_of,
     sentence_transformers_files,
-    weights_sha256,
 )
-from modeling_leaner.layers_leaner import LeanPreTrainedModel
+from modeling_leaner.layers_leaner import WEIGHTS, LeanPreTrainedModel
 from modeling_leaner.models import Pool, mean_over_tokens, seconds_of, take_turns, with_channels
 from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Batch
@@ -628,9 +627,10 @@ def write(
 ) -> None:
     """The folder: model, tokenizer, card, numbers."""
     model = as_written(settings, student)
+    weights = local_folder(settings.source) / WEIGHTS
     record = {
         "parent": settings.parent,
-        "parent_weights_sha256": weights_sha256(settings.source),
+        "parent_weights_sha256": sha256(weights) if weights.is_file() else None,
         "command": shlex.join(["leaner", *sys.argv[1:]]),
         "comparison": asdict(comparison),
         "cuts": [asdict(cut) for cut in slimmed.cuts],

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from modeling_leaner.files import naming, read_object, write_json
-from modeling_leaner.hub import RECORD, weights_sha256
+from modeling_leaner.files import naming, read_object, sha256, write_json
+from modeling_leaner.hub import RECORD, local_folder
 from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.slimming.measures import BATCH_SIZE
 from modeling_leaner.slimming.slim import Slimmed, Target, slim
@@ -40,7 +40,8 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
         prepared = prepare_source(grid, local)
         model = build_model(prepared.arguments, prepared.task).eval()
         batches = calibration_batches(prepared)
-    parent_sha256 = weights_sha256(grid.cut_from)
+    weights = local_folder(grid.cut_from) / WEIGHTS
+    parent_sha256 = sha256(weights) if weights.is_file() else None
     for shape in missing:
         with naming(f"cuts: {shape}", (ValueError, OSError)):
             slimmed = slim(model, Target(**grid.cuts[shape]), *batches)

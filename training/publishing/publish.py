@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from modeling_leaner.files import read_object, sha256, whole_folder, write_bytes
-from modeling_leaner.hub import RECORD, cut_of_layers
+from modeling_leaner.hub import RECORD
 from modeling_leaner.layers_leaner import WEIGHTS
 
 from ..experiments.grid import Grid, check_unchanged, load_grid, reported, write_grid
@@ -61,7 +61,7 @@ def cut_parent(grid: Grid, shape: str) -> dict[str, object]:
         raise ValueError(f"{shape}: parent_weights_sha256 is {recorded}, but {folder} was replaced; cut it again")
 
     # The options of `leaner slim`; the layers by number, as slim.json records them.
-    layers = cut_of_layers(record)
+    layers = next((cut for cut in record["cuts"] if cut["part"] == "layers"), None)
     words = []
     for name, value in grid.cuts[shape].items():
         if name not in ("layers", "keep"):

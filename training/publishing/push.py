@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from modeling_leaner.files import read_object
-from modeling_leaner.hub import check_repository, check_token, commit, contents, deleted, load_processors, remote_of
+from modeling_leaner.hub import check_repository, commit, contents, deleted, load_processors, remote_of
 from modeling_leaner.layers_leaner import find_weights
 
 from .folders import README, check_folder
@@ -49,8 +49,6 @@ def push(folder: Path, repository: str, dry_run: bool = False, private: bool | N
     """
     check_repository(repository)
     files = checked_contents(folder, repository)
-    if not dry_run:
-        check_token()
     remote = remote_of(repository)
     if private and remote is not None and not remote.private:
         raise ValueError(f"--private: {repository} is there already, and public; nothing was sent")

@@ -22,7 +22,6 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import from_lean_config
 from modeling_leaner.family import IMAGES, TEXT
 from modeling_leaner.files import naming, whole_folder
-from modeling_leaner.hub import refuse_pickles
 from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import family_of, load_config, modality_of
 
@@ -132,14 +131,13 @@ def split_name(arguments: RecipeArguments) -> str:
 
 
 def has_weights(source: str) -> bool:
-    """Whether `shape` is a checkpoint rather than a shape alone. Raises OSError if its weights are a pickle."""
+    """Whether `shape` is a checkpoint rather than a shape alone."""
     path = Path(source)
     if source in shape_names() or path.suffix == ".json" or path.is_file():
         return False
     if not path.is_dir():
         return True
-    refuse_pickles(source)
-    return any(path.glob("*.safetensors"))
+    return any(path.glob("*.safetensors")) or any(path.glob("pytorch_model*.bin"))  # which loading refuses: a pickle
 
 
 def has_file(source: str, name: str) -> bool:
@@ -261,7 +259,7 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
         try:
             with whole_folder(folder) as unfinished:
                 tokenizer.save_pretrained(unfinished)
-        except OSError:
+        except ValueError:
             if not (folder / "tokenizer.json").is_file():  # else another process was quicker
                 raise
     return read_tokenizer(str(folder))

@@ -16,7 +16,6 @@ from datasets.fingerprint import Hasher
 from filelock import FileLock, Timeout
 
 from modeling_leaner.files import read_json, read_object, write_bytes, write_json
-from modeling_leaner.hub import files_of
 
 from ..data.sources import Rows
 from ..reading import read_recipe
@@ -154,7 +153,8 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def declare_whole(checkpoint: Path) -> None:
     """Writes the list of a checkpoint's files, with which it counts from now on."""
-    sizes = {name: (checkpoint / name).stat().st_size for name in sorted(files_of(str(checkpoint)))}
+    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
+    sizes = {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in files}
     write_bytes(checkpoint / COMPLETE, json.dumps(sizes).encode())
 
 

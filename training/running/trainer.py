@@ -24,7 +24,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length
 
 from modeling_leaner.files import finite_or_none, read_json, write_bytes
-from modeling_leaner.hub import check_token, hub_errors
+from modeling_leaner.hub import hub_errors
 
 from ..settings import RecipeArguments
 from ..tasks.base import Batch, Task, evaluation_generators, training_generators
@@ -377,6 +377,5 @@ class LeanTrainer(Trainer):
 
     def init_hf_repo(self, token=None, **options):
         """As Trainer's; raises ValueError, one line, if there is no token or the Hub does not make a repository."""
-        check_token()
         with hub_errors(self.args.hub_model_id or self.folder.name):
-            super().init_hf_repo(token, **options)
+            super().init_hf_repo(token or True, **options)

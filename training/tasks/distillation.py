@@ -24,7 +24,7 @@ from transformers.utils import ModelOutput
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.family import IMAGES
 from modeling_leaner.files import naming, read_json
-from modeling_leaner.hub import RECORD, cut_of_layers, load_processors, pooling_of
+from modeling_leaner.hub import RECORD, load_processors, pooling_of
 from modeling_leaner.models import mean_over_tokens
 from modeling_leaner.names import require_source
 
@@ -165,7 +165,8 @@ def mapped_layers(shape: str, named: list[int], depth: int, teacher_depth: int) 
             )
         return named
     file = Path(shape) / RECORD
-    cut = cut_of_layers(read_json(file)) if file.is_file() else None
+    cuts = read_json(file).get("cuts", []) if file.is_file() else []
+    cut = next((cut for cut in cuts if cut["part"] == "layers"), None)
     if cut is not None and (len(cut["before"]), len(cut["after"])) == (teacher_depth, depth):
         return cut["after"]
     return [max(0, (layer + 1) * teacher_depth // depth - 1) for layer in range(depth)]
