@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import torch
 from accelerate.utils import reduce
 from safetensors.torch import load_file, save_file
@@ -108,15 +107,6 @@ class Clock(TrainerCallback):
     def seconds(self) -> float:
         """Seconds since the run began, without the time between a kill and its continuation."""
         return self.seconds_before + time.perf_counter() - self.started
-
-    def speed(self) -> dict[str, float | None]:
-        """As results.json has it."""
-        timed = self.timed if self.timed["rows"] else None
-        return {
-            "items_per_second": timed and timed["rows"] / timed["seconds"],
-            "input_pipeline_share": timed and timed["data_seconds"] / timed["seconds"],
-            "process_seconds": time.time() - psutil.Process().create_time(),  # imports and all
-        }
 
 
 class WeightAverage(TrainerCallback):
