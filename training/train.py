@@ -32,13 +32,9 @@ from .settings import RecipeArguments, parse
 
 
 def train(recipe: str | None, options: list[str]) -> None:
-    """Trains a shape by a recipe, or continues a run, and prints how it ended.
+    """Trains a shape by a recipe, or continues a run, and prints how it ended; leaves with 130 if it was interrupted.
 
-    Args:
-        recipe: its name or file; None if `options` say all.
-        options: the settings that win over the recipe's, such as `["--shape", "vit/nano", "--seed", "2"]`.
-
-    Raises ValueError or OSError that says what is wrong; SystemExit, with status 130, if the run was interrupted.
+    `options`, such as `["--shape", "vit/nano", "--seed", "2"]`, win over the recipe, a name or file.
     """
     arguments = parse(recipe, options, needed=("task", "shape"))
     try:
@@ -116,11 +112,7 @@ def run(arguments: RecipeArguments, recipe: str | None) -> RunResults | None:
 
 
 def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
-    """Evaluates the final weights and writes weights, figure, results and card.
-
-    Returns the results on the main process, None on the others. Raises ValueError, with the command to try again, if
-    the Hub does not take the finished run.
-    """
+    """Evaluates the final weights and writes weights, figure, results and card; None on all but the main process."""
     arguments = prepared.arguments
     folder = Path(arguments.output_dir)
     trainer.finish_weights()

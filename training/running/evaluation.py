@@ -17,29 +17,14 @@ from ..records import RESULTS
 from ..settings import parse
 from ..tasks import TASKS
 from ..tasks.classification import Classification
-from .loading import (
-    PreparedRun,
-    build_model,
-    load_processing,
-    prepare_held_out,
-    shape_config,
-    task_of,
-    with_fields,
-)
+from .loading import PreparedRun, build_model, load_processing, prepare_held_out, shape_config, task_of, with_fields
 from .results import environment
 from .run_folder import RECIPE
 from .trainer import LeanTrainer, scores
 
 
 def print_evaluation(model: str, options: list[str], as_json: bool = False) -> None:
-    """Prints the metrics of a model, or one JSON document.
-
-    Args:
-        options: keys of a recipe, which win over the model's own recipe, such as `["--data_files", "FOLDER"]`.
-
-    Raises:
-        ValueError, OSError: one line that names what is missing or does not fit.
-    """
+    """Prints the metrics of a model, or one JSON document; `options` are keys that win over its own recipe's."""
     results = evaluate(model, options)
     if as_json:
         print(json.dumps(results, allow_nan=False))

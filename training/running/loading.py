@@ -40,14 +40,12 @@ MAY_BE_NEW = ("classifier", "score", "transform", "lm_head", "model.pooler")  # 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Evaluation rows: where they come from, for people, and as results.json says it; as the model reads them; and
-    the hash of their contents.
-    """
+    """The evaluation rows of a run."""
 
-    source: str
-    split: str
-    rows: Rows
-    sha256: str | None
+    source: str  # where they come from, for people
+    split: str  # the same as results.json names it
+    rows: Rows  # as the model reads them
+    sha256: str | None  # of their contents
 
 
 @dataclass(frozen=True)
@@ -65,10 +63,7 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
     """The run that the settings describe: its data loaded, its task configured by them, its rows prepared.
 
     A named shape is a file of configuration/ (`shapes.load_config`); rows come from `data/sources.py`, those of
-    built-in sets from `data/builtin.py`.
-
-    Raises:
-        ValueError: shape, task, data or tokenizer do not fit; names the key, or file, column and row.
+    built-in sets from `data/builtin.py`. ValueError names the key, or file, column and row, that does not fit.
     """
     config = shape_config(arguments)
     task_class = task_of(arguments, config)
@@ -215,10 +210,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     is_new = name in TOKENIZER_KINDS
     if name is None or (is_new and has_weights(source)):
         problem = f"tokenizer: missing; one of {', '.join(TOKENIZER_KINDS)} to train one, or a folder or Hub id"
-        lost = (
-            f"{Path(source) / 'tokenizer.json'}: missing; the weights know the numbers of that vocabulary alone; "
-            "expected the file, or as --tokenizer a folder or Hub id that has it"
-        )
+        lost = f"{Path(source) / 'tokenizer.json'}: missing; expected that of the weights, here or by --tokenizer"
         raise ValueError(lost if has_weights(source) else problem)
     return trained_tokenizer(arguments, config, train) if is_new else read_tokenizer(name)
 
@@ -259,10 +251,9 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
 def build_model(
     arguments: RecipeArguments, task: Task, complete: bool = False, quietly: bool = False
 ) -> PreTrainedModel:
-    """The task's model: from the seed, or a checkpoint's weights with a new head if it has none.
+    """The task's model: from the seed, or a checkpoint's weights, with a new head if it has none, unless `complete`.
 
-    With `complete` a checkpoint that lacks a head is refused, as one is that lacks anything else. Unless `quietly`,
-    stderr names the tensors that are not taken, for they have another size there.
+    Unless `quietly`, stderr names the tensors that are not taken, for they have another size there.
     """
     set_seed(arguments.seed)
     config = task.config
@@ -284,16 +275,15 @@ def build_model(
         may_be_new = () if complete else MAY_BE_NEW
         resized = sorted(name for name, *_ in info["mismatched_keys"])
         wrong = [name for name in resized if not name.startswith(may_be_new)]
-        if not task.head:
-            may_be_new = (*may_be_new, "pooler.")  # a bare model may have been saved without
-        missing = sorted(name for name in info["missing_keys"] if not name.startswith(may_be_new))
+        may_lack = may_be_new if task.head else (*may_be_new, "pooler.")  # a bare model may have been saved without
+        missing = sorted(name for name in info["missing_keys"] if not name.startswith(may_lack))
         if wrong or missing:
             unfit = f"tensors do not fit its config.json: {', '.join(wrong)}"
             untrained = f"no trained {', '.join(missing[:3])} for {task.name}"
             raise ValueError(f"{source}: {unfit if wrong else untrained}")
         if resized and arguments.process_index == 0 and not quietly:
-            notice = "begins with new weights, for they have another size there"
-            print(f"{source}: {notice}: {', '.join(resized)}", file=sys.stderr)
+            new = f"begins with new weights, for they have another size there: {', '.join(resized)}"
+            print(f"{source}: {new}", file=sys.stderr)
     else:
         model = auto_class.from_config(config, **attention)
 

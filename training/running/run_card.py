@@ -85,11 +85,7 @@ def base_model(results: RunResults) -> str | None:
 
 
 def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
-    """The YAML by which the Hub shows and finds the model.
-
-    Args:
-        hub: the evaluation rows are those of the Hub dataset; otherwise the dataset's name says that they are not.
-    """
+    """The YAML by which the Hub shows and finds the model; without `hub` the evaluation rows are not the dataset's."""
     # As the Hub accepts it: a card names no path on somebody's disk.
     is_id = re.fullmatch(r"([\w.-]+/)?[\w.-]+", results.dataset)
     of_path = re.sub(r"[^\w.]+", "-", Path(results.dataset).name).strip("-.") or "local"
