@@ -17,7 +17,6 @@ from huggingface_hub import ModelCard
 from modeling_leaner.training import train
 from modeling_leaner.training.publishing import push
 from modeling_leaner.training.publishing.folders import is_encoder
-from modeling_leaner.training.running.evaluation import saved_file
 from safetensors.torch import load_file, save_file
 from stranger import answers, logits
 from training_data import labelled, write_shape
@@ -354,7 +353,7 @@ def test_a_run_whose_last_push_fails_is_whole(here, tmp_path, capsys):
     with pytest.raises(SystemExit):
         train.main(words)
     last = capsys.readouterr().err.splitlines()[-1]
-    command = re.search(r"the run itself is whole, and leaner (push .*) sends it$", last)
+    command = re.search(r"is whole, and leaner (push .*) sends it: ", last)
     assert command and "closed" in last, last
     here.trouble = []
     with redirect_stdout(io.StringIO()):
@@ -382,7 +381,7 @@ def test_a_silent_hub_is_not_one_without_the_file(here):
     leaner("push", SMALLEST, "someone/model")
     here.silent_after = 0
     with pytest.raises(ValueError, match="someone/model: the Hub does not answer"):
-        saved_file("someone/model", "recipe.yaml")
+        hub_files.local_folder("someone/model")
     here.silent_after = None
-    assert saved_file("someone/model", "recipe.yaml").read_bytes() == here.files("someone/model")["recipe.yaml"]
-    assert saved_file("someone/model", "notes.md") is None
+    folder = hub_files.local_folder("someone/model")
+    assert (folder / "recipe.yaml").read_bytes() == here.files("someone/model")["recipe.yaml"]

@@ -10,7 +10,7 @@ from modeling_leaner.training import settings as arguments
 from modeling_leaner.training import train
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.reading import RECIPES, recipe_names
+from modeling_leaner.training.reading import RECIPE_NAMES, RECIPES
 from modeling_leaner.training.tasks import TASKS
 from training_data import merged, read_lines, save_encoder, write_rows, write_shape
 
@@ -74,7 +74,7 @@ OTHER_GLUE = ("cola", "mrpc", "qnli", "qqp", "rte", "wnli")  # classes of a sent
 
 @pytest.mark.parametrize(
     "recipe",
-    [pytest.param(name, marks=pytest.mark.full if name in OTHER_GLUE else ()) for name in recipe_names()],
+    [pytest.param(name, marks=pytest.mark.full if name in OTHER_GLUE else ()) for name in RECIPE_NAMES],
 )
 def test_recipe(recipe, tmp_path, capsys):
     task = yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())["task"]
@@ -94,7 +94,7 @@ def test_recipe(recipe, tmp_path, capsys):
 
 
 def test_every_task_has_a_recipe_and_a_class():
-    named = {yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())["task"] for recipe in recipe_names()}
+    named = {yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())["task"] for recipe in RECIPE_NAMES}
     assert named == set(TASKS) == set(arguments.TASK_NAMES)
 
 

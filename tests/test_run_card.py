@@ -17,8 +17,8 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from matplotlib.image import imread
-from modeling_leaner.training.running.loading import started_from
-from modeling_leaner.training.running.results import environment, git_commit, peak_memory_bytes
+from modeling_leaner.training.running.loading import has_weights
+from modeling_leaner.training.running.results import code_commit, environment, peak_memory_bytes
 from modeling_leaner.training.running.run_card import plot, snippet, write_run_card
 from modeling_leaner.training.settings import TASK_NAMES, parse
 from tokenizers import Tokenizer, models
@@ -127,6 +127,7 @@ def make_clone(folder):
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_the_commit_is_that_of_our_own_clone(tmp_path):
     package = make_clone(tmp_path / "clone")
+    git_commit = code_commit.__wrapped__  # which is asked once a process
     commit = git_commit(package)
     assert re.fullmatch("[0-9a-f]{40}", commit)
     for ignored in ("runs/ignored", "model_cards/results.csv"):
@@ -208,12 +209,11 @@ def test_a_card_prints_the_number_of_a_regression():
         assert snippet(results, numbers, "folder").splitlines()[-1] == "print(logits.item())"
 
 
-def test_a_parent_is_known_by_its_id_or_folder(tmp_path):
+def test_a_checkpoint_is_known_by_its_weights(tmp_path):
     for source in ("bert/nano", str(tmp_path / "bert.json"), str(tmp_path)):
-        assert started_from(source) is None
+        assert not has_weights(source)
     (tmp_path / "model.safetensors").touch()
-    assert started_from(str(tmp_path)) == f"./{tmp_path.name}"
-    assert started_from("owner/first") == "owner/first"
+    assert has_weights(str(tmp_path)) and has_weights("owner/first")
 
 
 @pytest.mark.parametrize("task", TASK_NAMES)

@@ -6,21 +6,18 @@ from pathlib import Path
 
 import yaml
 
+from modeling_leaner.files import naming
 from modeling_leaner.terminal import did_you_mean
 
 
 RECIPES = Path(__file__).parent / "recipes"
+RECIPE_NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
 
 
 def is_there(path: str) -> bool:
     """Whether a file or folder exists, as far as this machine can tell: patterns and addresses count."""
     return Path(path).exists() or any(character in path for character in "*?[") or "://" in path
-
-
-def has_rows(path: str) -> bool:
-    """Whether a name ends like a file of rows."""
-    return Path(path).suffix.lower() in FORMATS
 
 
 def split_options(command_line: Iterable[str]) -> list[list[str]]:
@@ -49,32 +46,20 @@ class StrictLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> dict[str, object]:
-    """The keys and values in a YAML file.
-
-    Raises:
-        ValueError: it is no YAML, no mapping, or has a key twice or a value such as `!!int x`.
-        OSError: it cannot be read.
-    """
-    try:
+    """The keys and values in a YAML file; ValueError if it is none, has a key twice or a value such as `!!int x`."""
+    kinds = (yaml.YAMLError, AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of what YAML reads
+    with naming(f"{path}: no YAML file", kinds):
         text = path.read_text(encoding="utf-8")
         values = yaml.load(io.StringIO(text), Loader=StrictLoader)  # errors then show no lines of it
-    except (yaml.YAMLError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        problem = "" if isinstance(error, yaml.YAMLError) else "a value that cannot be read: "
-        raise ValueError(f"{path}: no YAML file: {problem}{' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected keys and values, got {type(values).__name__}")
     return values
 
 
-def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
-    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
-
-
 def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
     """File and settings of a recipe, by its name or path."""
-    path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
+    path = RECIPES / f"{name}.yaml" if name in RECIPE_NAMES else Path(name)
     if not path.is_file():
-        near = did_you_mean(name, recipe_names()) or f"; give a YAML file, or one of {', '.join(recipe_names())}"
+        near = did_you_mean(name, RECIPE_NAMES) or f"; give a YAML file, or one of {', '.join(RECIPE_NAMES)}"
         raise ValueError(f"{name}: no such recipe{near}")
     return path, read_yaml(path)

@@ -36,11 +36,7 @@ class Record(BaseModel):
 
 
 def checked(kind: type[Kind], document: object, path: Path) -> Kind:
-    """The record, or list of records, in a document of a file.
-
-    Raises:
-        ValueError: names the file, the first value that does not fit, and what was expected.
-    """
+    """The record, or list of records, in a document of a file; ValueError names the first value that does not fit."""
     try:
         return TypeAdapter(kind).validate_python(document)
     except ValidationError as error:
@@ -150,7 +146,7 @@ class ResultRow:
     shape: str  # its name or file, as the grid has it
     seed: int
     learning_rate: float  # the highest of the schedule
-    status: str  # finished or failed
+    status: str  # finished, or failed: broken off, or with a metric that is not finite
     metric: str | None  # what `value` is of, without eval_
     value: float | None  # the metric, of a tune run on the rows held out
     chance: float | None  # the same metric of a guess that reads nothing
@@ -187,26 +183,14 @@ class ResultRow:
     @classmethod
     def from_cells(cls, cells: Mapping[str, object]) -> Self:
         """The row of some columns, as texts or values; None for what is left out, empty or not finite."""
-        values = dict.fromkeys(COLUMNS)
-        for name, kind in CELL_TYPES.items():
-            if cells.get(name) not in (None, ""):
-                values[name] = READ[kind](cells[name])
-        return cls(**values)
+        given = {name: cells[name] for name in COLUMNS if cells.get(name) not in (None, "")}
+        read = {name: READ[CELL_TYPES[name]](value) for name, value in given.items()}
+        return cls(**dict.fromkeys(COLUMNS) | read)
 
     def cells(self) -> dict[str, object]:
         """The values as results.csv holds them, by column."""
         truth = self.higher_is_better
         return {**vars(self), "higher_is_better": None if truth is None else int(truth)}
-
-    @property
-    def has_finished(self) -> bool:
-        """Whether the run ended well."""
-        return self.status == "finished"
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the run broke off, or gave a metric that is not finite."""
-        return self.status == "failed"
 
 
 READ = {str: str, int: int, float: lambda cell: finite_or_none(float(cell)), bool: lambda cell: bool(int(cell))}

@@ -35,10 +35,11 @@ METRICS = {  # of each task; the first counts if none is named. Checked before t
 }
 TASK_NAMES = tuple(METRICS)
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
-NOT_IN_RECIPES = (
+NOT_IN_RECIPES = (  # nor in what a run writes down of its settings
     "shape resume output_dir resume_from_checkpoint do_train do_eval do_predict "
-    "push_to_hub hub_model_id hub_strategy hub_private_repo hub_always_push hub_revision"
+    "push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push hub_revision"
 ).split()
+SHARES = ("mask_fraction", "dropout", "label_smoothing_factor", "ema_decay")
 
 
 def option(default: object, help: str) -> typing.Any:
@@ -142,8 +143,6 @@ class RecipeArguments(TrainingArguments):
         self.settings: dict[str, object] = {}  # what differs from the defaults, as `parse` fills in
         if not torch.accelerator.is_available():
             self.use_cpu = True
-        if self.hub_token is not None:
-            raise ValueError("hub_token: a run writes its settings down; use hf auth login, or HF_TOKEN")
         self.hub_strategy = "end"  # a finished run is sent once, with its card
         super().__post_init__()
 
@@ -152,14 +151,11 @@ def own_settings() -> dict[str, str]:
     """The help of the settings of this package, with their defaults."""
     settings = {setting.name: setting for setting in fields(RecipeArguments)}
     shown = {}
-    for key in RecipeArguments.__annotations__:
+    for key in RecipeArguments.__annotations__:  # in their order, which is not that of `fields`
         default = settings[key].default
         stated = f" [default: {default}]" if isinstance(default, bool | int | float | str) else ""
         shown[key] = settings[key].metadata["help"].replace("%%", "%") + stated
     return shown
-
-
-SHARES = ("mask_fraction", "dropout", "label_smoothing_factor", "ema_decay")
 
 
 def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
@@ -173,20 +169,21 @@ def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
 
 
 class SettingsParser(HfArgumentParser):
-    """HfArgumentParser that raises ValueError, one line, instead of leaving the process."""
+    """HfArgumentParser that raises ValueError, one line with the key, instead of leaving the process."""
 
     def error(self, message: str) -> typing.NoReturn:
-        raise ValueError(re.sub(r"^argument --(\w+)(/\S+)?:", r"\1:", message))
+        message = re.sub(r"^argument --(\w+)(/\S+)?:", r"\1:", message)
+        unknown = re.match(r"unrecognized arguments: (--)?([^\s=]+)", message)
+        if unknown:
+            key = unknown[2].replace("-", "_")
+            near = did_you_mean(key, [setting.name for setting in fields(RecipeArguments)])
+            problem = f"{key}: unknown key{near or ' (leaner train --help lists them)'}"
+            message = problem if unknown[1] else f"unexpected {unknown[2]!r}: expected --key value"
+        raise ValueError(message)
 
     def parse_words(self, words: list[str]) -> argparse.Namespace:
-        """Raises ValueError for an unknown key, with the nearest one, and for a value that it cannot have."""
-        namespace, unknown = self.parse_known_args(words)
-        if unknown:
-            key = unknown[0].removeprefix("--").split("=")[0].replace("-", "_")
-            keys = [setting.name for setting in fields(RecipeArguments)]
-            is_key = unknown[0].startswith("--")
-            problem = f"{key}: unknown key{did_you_mean(key, keys) or ' (leaner train --help lists them)'}"
-            raise ValueError(problem if is_key else f"unexpected {unknown[0]!r}: expected --key value")
+        """Raises ValueError for what is no key, and for a value that a key cannot have."""
+        namespace = self.parse_args(words)
         for name, value in vars(namespace).items():
             most = 1 if name in SHARES else math.inf
             if isinstance(value, int | float) and not 0 <= value < most and value != self.get_default(name):

@@ -17,42 +17,35 @@ from safetensors import SafetensorError
 from transformers.trainer_utils import IntervalStrategy
 
 from modeling_leaner.conversion import convert
-from modeling_leaner.files import write_json
+from modeling_leaner.files import naming, read_json, write_json
 from modeling_leaner.hub import commit, contents, copy_into, sentence_transformers_files
 from modeling_leaner.process import keep_freed_memory
 from modeling_leaner.terminal import quiet_libraries, visible
 
 from .records import RESULTS, RunResults, checked
 from .running.loading import PreparedRun, build_model, has_weights, prepare
-from .running.results import code_commit, last_entry, results_of_run
+from .running.results import code_commit, results_of_run
 from .running.run_card import TRAINING_FIGURE, plot, write_run_card
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
-from .running.trainer import METRICS_FILE, LeanTrainer
+from .running.trainer import METRICS_FILE, SECONDS, LeanTrainer
 from .settings import RecipeArguments, parse
 
 
 def train(recipe: str | None, options: list[str]) -> None:
-    """Trains a shape by a recipe, or continues a run, and prints how it ended.
+    """Trains a shape by a recipe, or continues a run, and prints how it ended; leaves with 130 if it was interrupted.
 
-    Args:
-        recipe: its name or file; None if `options` say all.
-        options: the settings that win over the recipe's, such as `["--shape", "vit/nano", "--seed", "2"]`.
-
-    Raises:
-        ValueError: one line that says what is wrong.
-        SystemExit: with status 130, if the run was interrupted.
+    `options`, such as `["--shape", "vit/nano", "--seed", "2"]`, win over the recipe, a name or file.
     """
+    arguments = parse(recipe, options, needed=("task", "shape"))
     try:
-        arguments = parse(recipe, options, needed=("task", "shape"))
-        results = run(arguments, recipe)
+        with naming(arguments.shape, (RuntimeError, SafetensorError)):
+            results = run(arguments, recipe)
         was_interrupted = results is None and arguments.process_index == 0
     except KeyboardInterrupt:
         print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
         was_interrupted = True
-    except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
     if was_interrupted:
-        raise SystemExit(130)
+        sys.exit(130)
     if results is None:
         return
 
@@ -107,7 +100,8 @@ def run(arguments: RecipeArguments, recipe: str | None) -> RunResults | None:
                 print(f"continuing from {checkpoint}" if checkpoint else "no whole checkpoint yet: from the beginning")
 
         if checkpoint is not None:
-            trainer.continue_from(checkpoint)
+            trainer.average.load(trainer.model, checkpoint, arguments.device)
+            trainer.clock.seconds_before = read_json(checkpoint / SECONDS)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         step, last = trainer.state.global_step, trainer.state.max_steps
         if trainer.interruption.pressed and step < last:
@@ -118,17 +112,13 @@ def run(arguments: RecipeArguments, recipe: str | None) -> RunResults | None:
 
 
 def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
-    """Evaluates the final weights and writes weights, figure, results and card.
-
-    Returns the results on the main process, None on the others. Raises ValueError, with the command to try again, if
-    the Hub does not take the finished run.
-    """
+    """Evaluates the final weights and writes weights, figure, results and card; None on all but the main process."""
     arguments = prepared.arguments
     folder = Path(arguments.output_dir)
     trainer.finish_weights()
     metrics = {}
     if prepared.held_out is not None:
-        last = last_entry(trainer, "eval_loss")
+        last = next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {})
         is_of_these_weights = not arguments.load_best_model_at_end and last.get("step") == trainer.state.global_step
         metrics = last if trainer.rows_evaluated and is_of_these_weights else trainer.evaluate()
     if arguments.implementation == "transformers":
@@ -146,13 +136,10 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     write_json(folder / RESULTS, results.document())
     write_run_card(folder)
     if arguments.push_to_hub:
-        try:
+        command = shlex.join(["leaner", "push", arguments.output_dir, trainer.hub_model_id])
+        with naming(f"the run itself is whole, and {command} sends it"):
             files = contents(folder, trainer.hub_model_id)  # as `leaner push` chooses and writes them
-            sent = commit(files, trainer.hub_model_id, "End of training", revision=arguments.hub_revision)
-            print(sent.commit_url)
-        except ValueError as error:
-            command = shlex.join(["leaner", "push", arguments.output_dir, trainer.hub_model_id])
-            raise ValueError(f"{error}; the run itself is whole, and {command} sends it") from error
+            print(commit(files, trainer.hub_model_id, "End of training", revision=arguments.hub_revision).commit_url)
     return results
 
 
@@ -162,9 +149,9 @@ def main(command_line: list[str]) -> None:
     recipe = command_line[0] if command_line and not command_line[0].startswith("--") else None
     try:
         train(recipe, command_line if recipe is None else command_line[1:])
-    except ValueError as error:
-        print(f"leaner train: {visible(str(error))}", file=sys.stderr)
-        raise SystemExit(1) from None
+    except (ValueError, OSError) as error:
+        print(f"leaner train: {visible(' '.join(str(error).split()))}", file=sys.stderr)
+        sys.exit(1)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # its threads, left alone, may abort the process as it ends
 

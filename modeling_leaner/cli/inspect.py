@@ -12,13 +12,13 @@ from transformers import PreTrainedModel
 
 from ..conversion import load_lean
 from ..family import IMAGES
-from ..hub import load_processors
+from ..hub import load_processors, local_folder
 from ..inspection import Row, document_of, inspect_layers, layer_tables, rows_of
 from ..shapes import modality_of
 from ..slimming.measures import make_batches
 from ..terminal import plain_console
 from ..training.data.sources import BUILT_IN, decoded_image, describe
-from ..training.running.evaluation import prepare_evaluation, saved_file
+from ..training.running.evaluation import prepare_evaluation
 from ..training.running.run_folder import RECIPE
 from ..training.slim import rows_with_content
 from ..training.tasks.base import first_inputs
@@ -54,7 +54,7 @@ def read_inputs(
 ) -> tuple[str, list[Row]]:
     """Where rows come from, for people; and the first rows, each alone and without padding."""
     are_given_images = bool(data) and data[0] not in BUILT_IN and modality_of(model.config) is IMAGES
-    if column is None and saved_file(source, RECIPE) is not None and not are_given_images:
+    if column is None and (local_folder(source) / RECIPE).is_file() and not are_given_images:
         # Held-out rows of the model's recipe, or of the data that are given in their place.
         words = ["--max_eval_rows", str(TEXTS_PER_ROW * count)]
         if data:

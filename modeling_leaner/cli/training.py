@@ -15,7 +15,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from ..terminal import plain_console
-from ..training.reading import read_recipe, recipe_names
+from ..training.reading import RECIPE_NAMES, read_recipe
 from .command import (
     RESEARCH,
     Command,
@@ -59,7 +59,7 @@ class TrainCommand(KeyCommand):
         from ..training.settings import own_settings
 
         console = plain_console()
-        console.print(f"Recipes: {', '.join(recipe_names())}; or a file of your own.")
+        console.print(f"Recipes: {', '.join(RECIPE_NAMES)}; or a file of your own.")
         console.print("Every field of transformers.TrainingArguments is a key; beside them, or with another default:")
         table = Table(box=None, show_header=False)
         above = {parameter.name for parameter in self.params}

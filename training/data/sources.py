@@ -14,7 +14,7 @@ from PIL import Image as PILImage
 
 from modeling_leaner.terminal import did_you_mean
 
-from ..reading import FORMATS, has_rows, is_there
+from ..reading import FORMATS, is_there
 from ..settings import LANGUAGE_MODELLING, RecipeArguments, split_files
 from . import builtin
 
@@ -38,7 +38,8 @@ def is_dataset(name: str) -> bool:
     """Whether this names a built-in set, or may name a Hub dataset, since no such file is here."""
     if name in BUILT_IN:
         return True
-    return not is_there(name) and not has_rows(name) and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
+    is_file = is_there(name) or Path(name).suffix.lower() in FORMATS
+    return not is_file and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
 
 
 def whole_split(split: str) -> str:

@@ -217,7 +217,7 @@ def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
     Shapes, cuts, seeds and learning rates may be added, and what MAY_CHANGE names may change.
     """
     saved = grid.path("grid.yaml")
-    if not saved.exists() or not any(row.has_finished for row in rows):
+    if not saved.exists() or not any(row.status == "finished" for row in rows):
         return
     check_same_data(grid, rows)
     now = asdict(grid)
@@ -234,7 +234,7 @@ def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
 def check_same_data(grid: Grid, rows: Collection[ResultRow]) -> None:
     """Raises ValueError if finished runs of one phase were evaluated on different rows: their mean says nothing."""
     for phase in PHASES:
-        read = {row.data_sha256 for row in rows if row.phase == phase and row.has_finished} - {None}
+        read = {row.data_sha256 for row in rows if row.phase == phase and row.status == "finished"} - {None}
         if len(read) > 1:
             where = f"{grid.path('results.csv')}: data_sha256: runs of the phase {phase} were evaluated on"
             raise ValueError(f"{where} {len(read)} different sets of rows; name another output_dir for other data")

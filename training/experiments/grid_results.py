@@ -90,7 +90,7 @@ def _choose(grid: Grid, rows: RowsByRun, shape: str, rates: list[float]) -> Choi
     tried = []
     for rate in rates:
         done = [rows.get(Run("tune", shape, seed, rate)) for seed in grid.tuning.seeds]
-        if all(row is not None and row.has_finished for row in done):
+        if all(row is not None and row.status == "finished" for row in done):
             values = [row.value for row in done]
             loss = fmean(math.inf if row.eval_loss is None else row.eval_loss for row in done)
             tried.append((-gain(fmean(values), done[0].higher_is_better), loss, rate, max(values) - min(values)))
@@ -158,7 +158,7 @@ class GridResults:
     @property
     def any_reported(self) -> ResultRow | None:
         """One finished row to report, of any branch: all have the same metric; None before the first."""
-        return next((row for row in self.rows.values() if row.phase == "report" and row.has_finished), None)
+        return next((row for row in self.rows.values() if row.phase == "report" and row.status == "finished"), None)
 
     @cached_property
     def start_from(self) -> "GridResults | None":

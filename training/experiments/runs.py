@@ -117,7 +117,7 @@ def missing_runs(results: GridResults) -> list[Run]:
     missing = []
     for run in (run for run in runs if run not in results.rows):
         trunk = results.rows.get(run.trunk)
-        if run.branch is not None and trunk is not None and trunk.has_failed:
+        if run.branch is not None and trunk is not None and trunk.status == "failed":
             start = f"checkpoint-{branches_of(results.grid, run.shape)[run.branch].start}"
             if start not in [path.name for path in whole_checkpoints(run.trunk.folder(results.grid))]:
                 continue

@@ -112,7 +112,7 @@ def reported_rows(results: GridResults, branch: int | None = None) -> pd.DataFra
         for seed in grid.seeds_for(shape):
             run = reported(grid, shape, seed, best[shape], branch)
             row = results.rows.get(run, results.rows.get(run.trunk))
-            if row is not None and (row.phase == "report" or row.has_failed):
+            if row is not None and (row.phase == "report" or row.status == "failed"):
                 ended.append(row)
     return frame(ended)
 
@@ -276,7 +276,9 @@ def summarise(results: GridResults) -> Summary:
         "curves": [budget(grid, rows, tokens) for rows, tokens in zip(budgets, branches)],
         "readings": readings(results, budgets),
         "shapes": [_cell(results, ended, shape) for shape in grid.shapes],
-        "failed": [{**run._asdict(), "error": row.error} for run, row in results.rows.items() if row.has_failed],
+        "failed": [
+            {**run._asdict(), "error": row.error} for run, row in results.rows.items() if row.status == "failed"
+        ],
     }
 
 

@@ -116,7 +116,7 @@ class Sweep:
         self.running: dict[Run, Any] = {}
         self.interrupts = self.forwarded = 0  # the latter: how many the runs under way have been sent
         # What failed in an earlier sweep is tried once more, as if there were no row of it:
-        for run in [run for run, row in self.rows.items() if row.has_failed]:
+        for run in [run for run, row in self.rows.items() if row.status == "failed"]:
             del self.rows[run]
 
     def run(self, engine: Any) -> None:
@@ -309,5 +309,5 @@ def sweep(
     write_json(grid.path("summary.json"), comparison)
     show(comparison)
     print(grid.path("summary.json"), flush=True)
-    finished = {run for run, row in results.rows.items() if row.has_finished}
+    finished = {run for run, row in results.rows.items() if row.status == "finished"}
     return summary or finished.issuperset(planned(grid, results.tuning.best))

@@ -7,6 +7,7 @@ from pathlib import Path
 import datasets
 import transformers
 from datasets.fingerprint import Hasher
+from filelock import FileLock
 from transformers import (
     AutoTokenizer,
     GPT2LMHeadModel,
@@ -38,11 +39,12 @@ MAY_BE_NEW = ("classifier", "score", "transform", "lm_head", "model.pooler")  # 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Evaluation rows: where they come from, for people; as the model reads them; and the hash of their contents."""
+    """The evaluation rows of a run."""
 
-    source: str
-    rows: Rows
-    sha256: str | None
+    source: str  # where they come from, for people
+    split: str  # the same as results.json names it
+    rows: Rows  # as the model reads them
+    sha256: str | None  # of their contents
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,7 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
     """The run that the settings describe: its data loaded, its task configured by them, its rows prepared.
 
     A named shape is a file of configuration/ (`shapes.load_config`); rows come from `data/sources.py`, those of
-    built-in sets from `data/builtin.py`.
-
-    Raises:
-        ValueError: shape, task, data or tokenizer do not fit; names the key, or file, column and row.
+    built-in sets from `data/builtin.py`. ValueError names the key, or file, column and row, that does not fit.
     """
     config = shape_config(arguments)
     task_class = task_of(arguments, config)
@@ -102,29 +101,15 @@ def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
     """The evaluation rows as the model reads them; None if there are none. The task keeps what it scores them by."""
     if rows is None:
         return None
-    source = held_out_source(task.arguments)
+    arguments = task.arguments
+    key = next((key for key in ("tuning_holdout", "holdout") if getattr(arguments, key)), None)
+    source = describe(arguments.dataset, arguments.train_split if key else arguments.eval_split, arguments.data_files)
+    split = f"{key} of {arguments.train_split}" if key else arguments.eval_split
     require_columns(rows, task.columns, source)
     with naming(source, (UnicodeDecodeError,)):
         prepared = task.prepare(rows, source)
         task.keep_held_out(rows)
-    return HeldOut(source, prepared.with_format("numpy"), content_sha256(rows, task.columns))
-
-
-def holdout_key(arguments: RecipeArguments) -> str | None:
-    """The setting that takes the evaluation rows out of the training split; None if they have their own split."""
-    return next((key for key in ("tuning_holdout", "holdout") if getattr(arguments, key)), None)
-
-
-def held_out_source(arguments: RecipeArguments) -> str:
-    """Where the evaluation rows come from, for people."""
-    split = arguments.eval_split if holdout_key(arguments) is None else arguments.train_split
-    return describe(arguments.dataset, split, arguments.data_files)
-
-
-def split_name(arguments: RecipeArguments) -> str:
-    """The evaluation rows as results.json names them."""
-    key = holdout_key(arguments)
-    return arguments.eval_split if key is None else f"{key} of {arguments.train_split}"
+    return HeldOut(source, split, prepared.with_format("numpy"), content_sha256(rows, task.columns))
 
 
 # Shapes and checkpoints
@@ -146,13 +131,6 @@ def has_file(source: str, name: str) -> bool:
     return has_weights(source) and (not folder.is_dir() or (folder / name).is_file())
 
 
-def started_from(source: str) -> str | None:
-    """Whose weights `shape` names: a Hub id, or ./NAME of a folder; None of a shape alone."""
-    if not has_weights(source):
-        return None
-    return f"./{Path(source).resolve().name}" if Path(source).exists() else source
-
-
 def recorded_settings(arguments: RecipeArguments) -> dict[str, object]:
     """What the run's recipe.yaml and results.json say: of a checkpoint that keeps its own tokenizer no other one."""
     keeps_tokenizer = has_file(str(arguments.shape), "tokenizer.json")
@@ -163,12 +141,24 @@ def recorded_settings(arguments: RecipeArguments) -> dict[str, object]:
 
 
 def shape_config(arguments: RecipeArguments) -> LeanConfig:
-    """The configuration of the shape, at the recipe's `image_size`; ValueError where a checkpoint has another."""
+    """The configuration of the shape, of the recipe's `image_size` and with positions for its `max_length`.
+
+    Raises ValueError where a checkpoint has another size, fewer positions or no weights for `implementation`.
+    """
     config = load_config(str(arguments.shape))
-    size = arguments.image_size
-    if size is not None and has_weights(str(arguments.shape)) and getattr(config, "image_shape", None) != (size, size):
-        raise ValueError(f"image_size: {size}, but {arguments.shape} has another one")
-    return config if size is None else type(config)(**{**config.to_dict(), "image_size": size})
+    size, length = arguments.image_size, arguments.max_length
+    differs = {
+        "image_size": size is not None and getattr(config, "image_shape", None) != (size, size),
+        "max_length": length is not None and length > getattr(config, "max_position_embeddings", length),
+        "implementation": arguments.implementation != "lean",
+    }
+    key = next((key for key, is_another in differs.items() if is_another), None)
+    if key is not None and has_weights(str(arguments.shape)):
+        raise ValueError(f"{key}: {getattr(arguments, key)}, but the weights of {arguments.shape} are of another one")
+    changes = {"image_size": size} if differs["image_size"] else {}
+    if differs["max_length"]:
+        changes["max_position_embeddings"] = length
+    return type(config)(**{**config.to_dict(), **changes}) if changes else config
 
 
 def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
@@ -182,22 +172,15 @@ def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
 
 
 def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str, object]) -> LeanConfig:
-    """The configuration with what data and recipe decide: labels, dropout, new weights, a new model's positions."""
+    """The configuration with what data and recipe decide: labels, dropout, new weights."""
     values = {**config.to_dict(), **fields}
-    positions = values.get("max_position_embeddings")
-    length = arguments.max_length
-    if positions is not None and length is not None and length > positions:
-        if has_weights(str(arguments.shape)):
-            raise ValueError(f"max_length: {length}, but {arguments.shape} has max_position_embeddings {positions}")
-        values["max_position_embeddings"] = length
     gone = ["model_type", "transformers_version", "auto_map", "architectures", "dtype"]
     if "num_labels" in fields and "id2label" not in fields:
         gone += ["id2label", "label2id"]
     if arguments.initializer_range is not None:
         values["initializer_range"] = arguments.initializer_range
     if arguments.dropout is not None:
-        values["hidden_dropout_prob"] = arguments.dropout
-        values["attention_probs_dropout_prob"] = arguments.dropout
+        values["hidden_dropout_prob"] = values["attention_probs_dropout_prob"] = arguments.dropout
         if "classifier_dropout" in values:
             values["classifier_dropout"] = None
     if arguments.loss_chunk_size is not None and "loss_chunk_size" in values:
@@ -225,10 +208,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     is_new = name in TOKENIZER_KINDS
     if name is None or (is_new and has_weights(source)):
         problem = f"tokenizer: missing; one of {', '.join(TOKENIZER_KINDS)} to train one, or a folder or Hub id"
-        lost = (
-            f"{Path(source) / 'tokenizer.json'}: missing; the weights know the numbers of that vocabulary alone; "
-            "expected the file, or as --tokenizer a folder or Hub id that has it"
-        )
+        lost = f"{Path(source) / 'tokenizer.json'}: missing; expected that of the weights, here or by --tokenizer"
         raise ValueError(lost if has_weights(source) else problem)
     return trained_tokenizer(arguments, config, train) if is_new else read_tokenizer(name)
 
@@ -252,16 +232,14 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     limits = (arguments.holdout, arguments.tuning_holdout, arguments.max_train_rows)
     key = Hasher.hash((getattr(train, "_fingerprint", None), settings, data, limits))
     folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
-    if not (folder / "tokenizer.json").is_file():
-        texts = (row[column] for row in first_rows(train, 200_000) for column in columns)
-        with naming("tokenizer"):
-            tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family_of(config))
-        try:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):  # of processes that begin together one trains it
+        if not (folder / "tokenizer.json").is_file():
+            texts = (row[column] for row in first_rows(train, 200_000) for column in columns)
+            with naming("tokenizer"):
+                tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family_of(config))
             with whole_folder(folder) as unfinished:
                 tokenizer.save_pretrained(unfinished)
-        except ValueError:
-            if not (folder / "tokenizer.json").is_file():  # else another process was quicker
-                raise
     return read_tokenizer(str(folder))
 
 
@@ -271,20 +249,16 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
 def build_model(
     arguments: RecipeArguments, task: Task, complete: bool = False, quietly: bool = False
 ) -> PreTrainedModel:
-    """The task's model: from the seed, or a checkpoint's weights with a new head if it has none.
+    """The task's model: from the seed, or a checkpoint's weights, with a new head if it has none, unless `complete`.
 
-    With `complete` a checkpoint that lacks a head is refused, as one is that lacks anything else. Unless `quietly`,
-    stderr names the tensors that are not taken, for they have another size there.
+    Unless `quietly`, stderr names the tensors that are not taken, for they have another size there.
     """
     set_seed(arguments.seed)
     config = task.config
     auto_class = getattr(transformers, f"AutoModel{task.head}")
     source = str(arguments.shape)
-    named = arguments.attn_implementation
-    attention = {"attn_implementation": named} if named else {}
-    if arguments.implementation == "transformers":
-        if has_weights(source):
-            raise ValueError(f"implementation: {source} has weights of this family; leaner convert turns them")
+    attention = {"attn_implementation": arguments.attn_implementation} if arguments.attn_implementation else {}
+    if arguments.implementation == "transformers":  # of new weights, as `shape_config` has checked
         model = auto_class.from_config(from_lean_config(config), **attention)
         if isinstance(model, GPT2LMHeadModel):
             # Trainer then divides its loss by the T - 1 labels of a row that are predicted, as it does LeanGPT's.
@@ -299,16 +273,15 @@ def build_model(
         may_be_new = () if complete else MAY_BE_NEW
         resized = sorted(name for name, *_ in info["mismatched_keys"])
         wrong = [name for name in resized if not name.startswith(may_be_new)]
-        if not task.head:
-            may_be_new = (*may_be_new, "pooler.")  # a bare model may have been saved without
-        missing = sorted(name for name in info["missing_keys"] if not name.startswith(may_be_new))
+        may_lack = may_be_new if task.head else (*may_be_new, "pooler.")  # a bare model may have been saved without
+        missing = sorted(name for name in info["missing_keys"] if not name.startswith(may_lack))
         if wrong or missing:
             unfit = f"tensors do not fit its config.json: {', '.join(wrong)}"
             untrained = f"no trained {', '.join(missing[:3])} for {task.name}"
             raise ValueError(f"{source}: {unfit if wrong else untrained}")
         if resized and arguments.process_index == 0 and not quietly:
-            notice = "begins with new weights, for they have another size there"
-            print(f"{source}: {notice}: {', '.join(resized)}", file=sys.stderr)
+            new = f"begins with new weights, for they have another size there: {', '.join(resized)}"
+            print(f"{source}: {new}", file=sys.stderr)
     else:
         model = auto_class.from_config(config, **attention)
 

@@ -2,6 +2,7 @@
 
 import platform
 import re
+import time
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,7 @@ from modeling_leaner.inspection import head_condition_numbers
 from ..records import LOCAL_FILES, RESULTS, RunResults, checked
 from ..settings import RecipeArguments
 from ..tasks.base import first_inputs
-from .loading import PreparedRun, build_model, recorded_settings, split_name, started_from
+from .loading import PreparedRun, build_model, has_weights, recorded_settings
 from .trainer import LeanTrainer, scores
 
 
@@ -39,6 +40,9 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
     architecture = type(trainer.model).__name__
     is_bare = not task.head  # it may have a pooling layer or not
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_runtime" in entry]
+    losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+    timed = trainer.clock.timed
+    start = str(arguments.shape) if has_weights(str(arguments.shape)) else None
     memory, kind = peak_memory_bytes()  # before a second model is built for the conditioning
     can_be_counted = run.held_out is not None and not isinstance(trainer.train_dataset, IterableDataset)
     guess = task.chance(trainer.train_dataset, run.held_out.rows) if can_be_counted else None
@@ -46,18 +50,18 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         "task": task.name,
         "dataset": arguments.dataset or LOCAL_FILES,
         "dataset_config": arguments.dataset_config,
-        "split": split_name(arguments),
-        "rows": 0 if run.held_out is None else trainer.rows_evaluated,
-        "data_sha256": None if run.held_out is None else run.held_out.sha256,
+        "split": run.held_out.split if run.held_out else arguments.eval_split,
+        "rows": trainer.rows_evaluated if run.held_out else 0,
+        "data_sha256": run.held_out and run.held_out.sha256,
         "shape": arguments.shape,
-        "started_from": started_from(str(arguments.shape)),
+        "started_from": f"./{Path(start).resolve().name}" if start and Path(start).exists() else start,
         "architecture": architecture,
         "seed": arguments.seed,
         "learning_rate": arguments.settings.get("learning_rate", RecipeArguments.learning_rate),
         "main_metric": task.metric,
         "higher_is_better": task.metric not in task.lower_is_better,
         "metrics": scores(metrics),
-        "chance": None if guess is None else {"name": guess[0], "value": guess[1]},
+        "chance": guess and {"name": guess[0], "value": guess[1]},
         "parameters": model.num_parameters() if is_bare else model.config.count_parameters(architecture).total,
         "training_data": run.training_data,
         "condition": condition(trainer, arguments) if can_be_counted else None,
@@ -67,20 +71,17 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
             "epochs": state.epoch,
             "learning_rate": arguments.learning_rate,
             "seconds": max(seconds, default=0.0),
-            "loss": last_entry(trainer, "loss").get("loss"),
+            "loss": losses[-1] if losses else None,
             "peak_memory_bytes": memory,
             "peak_memory_kind": kind,
             "processes": arguments.world_size,
-            **trainer.clock.speed(),
+            "items_per_second": timed["rows"] / timed["seconds"] if timed["rows"] else None,
+            "input_pipeline_share": timed["data_seconds"] / timed["seconds"] if timed["rows"] else None,
+            "process_seconds": time.time() - psutil.Process().create_time(),  # imports and all
         },
         "environment": environment(),
     }
     return checked(RunResults, document, Path(arguments.output_dir) / RESULTS)
-
-
-def last_entry(trainer: LeanTrainer, key: str) -> dict[str, float]:
-    """The latest entry of the log that has the key; empty if none has it."""
-    return next((entry for entry in reversed(trainer.state.log_history) if key in entry), {})
 
 
 def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, object] | None:
@@ -110,16 +111,14 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
 def environment() -> dict[str, str | int | bool | None]:
     """Software and hardware of this process; `device` names what was used so far, so ask after the training."""
     library = " ".join(platform.libc_ver()).strip()
-    device = ", ".join(map(torch.cuda.get_device_name, used_gpus()))
-    if not device:
-        used_mps = torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() > 0
-        device = "mps" if used_mps else "cpu"
+    used = [gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(gpu) > 0]
+    used_mps = torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() > 0
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}{library and f', {library}'}",  # without its release
         "processor": first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "device": device,
+        "device": ", ".join(map(torch.cuda.get_device_name, used)) or ("mps" if used_mps else "cpu"),
         "modeling_leaner": modeling_leaner.__version__,
         **{name: version(name) for name in PACKAGES},
         "git_commit": code_commit(),
@@ -134,10 +133,12 @@ def first_match(pattern: str, path: Path) -> str | None:
     return match and match[1].strip()
 
 
-def git_commit(package: Path) -> str | None:
+@cache
+def code_commit(package: Path = Path(modeling_leaner.__file__).parent) -> str | None:
     """Commit of the clone that `package` is the package folder of; None for a copy elsewhere, as in site-packages.
 
-    "-dirty" follows if the work tree differs from it, but for model_cards/, which a sweep writes to.
+    Ask before the work begins: files may change. "-dirty" follows if the work tree differs from it, but for
+    model_cards/, which a sweep writes to.
     """
     clone = package.resolve().parent
     if not (clone / ".git").exists() or first_match("name = (modeling_leaner)", clone / "setup.cfg") is None:
@@ -151,28 +152,17 @@ def git_commit(package: Path) -> str | None:
     return f"{commit}-dirty" if changes else commit
 
 
-@cache
-def code_commit() -> str | None:
-    """The commit of the code that this process runs, as it was when first asked: ask before the work begins."""
-    return git_commit(Path(modeling_leaner.__file__).parent)
-
-
 def processor_flags() -> list[str]:
     """The flags, of those in `FLAGS`, that the system reports; none if it reports no flags."""
     flags = first_match(r"(?:flags|Features)\s*:(.+)", CPU_INFO) or ""
     return [flag for flag in FLAGS if flag in flags.split()]
 
 
-def used_gpus() -> list[int]:
-    """Indices of the CUDA devices on which this process has allocated memory."""
-    return [index for index in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(index) > 0]
-
-
 def peak_memory_bytes() -> tuple[int, str]:
     """The most memory that this process has held, in bytes, and what that measures."""
-    gpus = used_gpus()
-    if gpus:
-        return max(map(torch.cuda.max_memory_allocated, gpus)), "allocated by tensors, on the fullest GPU"
+    on_gpu = max(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())), default=0)
+    if on_gpu > 0:
+        return on_gpu, "allocated by tensors, on the fullest GPU"
     kilobytes = first_match(r"VmHWM:\s*(\d+) kB", PROCESS_STATUS)  # getrusage counts what the parent held, too
     if kilobytes is None:
         return psutil.Process().memory_info().rss, "resident memory of the process at the end"

@@ -76,22 +76,6 @@ def named_metrics(results: RunResults) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda each: each[0] != results.metric))
 
 
-def dataset_id(dataset: str) -> str:
-    """The name of a dataset as the Hub accepts it; a card names no path on somebody's disk."""
-    if re.fullmatch(r"([\w.-]+/)?[\w.-]+", dataset):
-        return dataset
-    return re.sub(r"[^\w.]+", "-", Path(dataset).name).strip("-.") or "local"
-
-
-def model_name(results: RunResults) -> str:
-    """The published name; without one, that of the parent and of the data, or folder and name of the shape."""
-    if isinstance(results, PublishedResults):
-        return results.name
-    if results.started_from is not None:
-        return f"{Path(results.started_from).name}-finetuned-{Path(dataset_id(results.dataset)).name}"
-    return "-".join(Path(results.shape.removesuffix(".json")).parts[-2:])
-
-
 def base_model(results: RunResults) -> str | None:
     """The Hub id of the model that a run started from, if it has one; a published parent has the same owner."""
     if isinstance(results, PublishedResults) and results.parent is not None:
@@ -101,12 +85,17 @@ def base_model(results: RunResults) -> str | None:
 
 
 def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
-    """The YAML by which the Hub shows and finds the model.
-
-    Args:
-        hub: the evaluation rows are those of the Hub dataset; otherwise the dataset's name says that they are not.
-    """
-    dataset = dataset_id(results.dataset)
+    """The YAML by which the Hub shows and finds the model; without `hub` the evaluation rows are not the dataset's."""
+    # As the Hub accepts it: a card names no path on somebody's disk.
+    is_id = re.fullmatch(r"([\w.-]+/)?[\w.-]+", results.dataset)
+    of_path = re.sub(r"[^\w.]+", "-", Path(results.dataset).name).strip("-.") or "local"
+    dataset = results.dataset if is_id else of_path
+    if isinstance(results, PublishedResults):
+        name = results.name
+    elif results.started_from is not None:
+        name = f"{Path(results.started_from).name}-finetuned-{Path(dataset).name}"
+    else:
+        name = "-".join(Path(results.shape.removesuffix(".json")).parts[-2:])
     metrics = named_metrics(results)
     parent = base_model(results)
     task = TASKS[results.task]
@@ -135,7 +124,7 @@ def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
     return ModelCardData(
         library_name="transformers",
         pipeline_tag=task.hub_name,
-        model_name=model_name(results),
+        model_name=name,
         eval_results=evaluations or None,
         tags=["modeling_leaner", model_type, "custom_code"],
         **{name: value for name, value in optional.items() if value},

@@ -6,18 +6,17 @@ size, so that a half-written one is never continued from.
 
 import json
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
-from datasets import IterableDataset
+from datasets import Dataset
 from datasets.fingerprint import Hasher
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from modeling_leaner.files import read_json, read_object, write_bytes, write_json
 
-from ..data.sources import Rows
 from ..reading import read_recipe
 from ..records import RESULTS
 from ..settings import RecipeArguments
@@ -35,18 +34,14 @@ CHANGEABLE |= {"per_device_train_batch_size", "gradient_accumulation_steps"}
 
 @contextmanager
 def alone_in(arguments: RecipeArguments) -> Iterator[None]:
-    """Locks the folder of a run; ValueError if another process has it. A folder that was made and is empty goes."""
+    """Locks the folder of a run; TimeoutError if another process has it. A folder that was made and is empty goes."""
     if arguments.process_index != 0:
         yield
         return
     folder = Path(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        # This process's own: loader workers that outlive a killed run for a moment do not keep it.
-        lock = FileLock(folder / LOCK).acquire(blocking=False)
-    except Timeout:
-        raise ValueError(f"{folder} is in use by another run") from None
-    with lock:
+    # This process's own: loader workers that outlive a killed run for a moment do not keep it.
+    with FileLock(folder / LOCK).acquire(blocking=False):
         try:
             yield
         finally:
@@ -75,25 +70,17 @@ def write_recipe(folder: Path, arguments: RecipeArguments, recipe: str | None) -
     write_bytes(folder / RECIPE, text.encode())
 
 
-def identity(rows: Rows | None) -> dict[str, object] | None:
-    """How many prepared rows there are, and a hash of the first and the last; None of a stream."""
-    if rows is None or isinstance(rows, IterableDataset):
-        return None
-    ends = [{key: value.tolist() for key, value in rows[index].items()} for index in (0, len(rows) - 1)]
-    return {"rows": len(rows), "ends": Hasher.hash(ends)}
-
-
 def compare_start(run: PreparedRun) -> dict[str, object]:
     """What a run starts with, as `started.json` has it; ValueError if the run in the folder began with others."""
     arguments = run.arguments
-    now = {
-        "rows a step": arguments.per_device_train_batch_size
-        * arguments.gradient_accumulation_steps
-        * arguments.world_size,
-        "training rows": identity(run.train),
-        "evaluation rows": identity(run.held_out and run.held_out.rows),
-        "classes": run.task.classes,
-    }
+    of_a_device = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+    now: dict[str, object] = {"rows a step": of_a_device * arguments.world_size}
+    for name, rows in (("training rows", run.train), ("evaluation rows", run.held_out and run.held_out.rows)):
+        now[name] = None  # of a stream
+        if isinstance(rows, Dataset):  # their number, and a hash of the first and the last
+            ends = [{key: value.tolist() for key, value in rows[index].items()} for index in (0, len(rows) - 1)]
+            now[name] = {"rows": len(rows), "ends": Hasher.hash(ends)}
+    now["classes"] = run.task.classes
     started = Path(arguments.output_dir) / STARTED
     before = read_object(started) if started.is_file() else now
     for key, value in now.items():
@@ -176,13 +163,3 @@ def damage(checkpoint: Path) -> str | None:
 def whole_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints whose every file is there in full, the oldest first."""
     return [path for path in checkpoints(folder) if damage(path) is None]
-
-
-def rotate(folder: Path, limit: int | None, kept_steps: Collection[int], best: str | None) -> None:
-    """Keeps the latest `limit` whole checkpoints (None: all), the best one and those of the steps; deletes others."""
-    kept = {f"checkpoint-{step}" for step in kept_steps}
-    whole = [path for path in whole_checkpoints(folder) if path.name not in kept]
-    for path in whole[:-limit] if limit else []:
-        if best is None or Path(best).resolve() != path.resolve():
-            (path / COMPLETE).unlink()
-            shutil.rmtree(path)

@@ -6,13 +6,13 @@ the checkpoint holds.
 
 import json
 import math
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import torch
 from accelerate.utils import reduce
 from safetensors.torch import load_file, save_file
@@ -23,12 +23,12 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length
 
-from modeling_leaner.files import finite_or_none, read_json, write_bytes
+from modeling_leaner.files import finite_or_none, write_bytes
 from modeling_leaner.hub import hub_errors
 
 from ..settings import RecipeArguments
 from ..tasks.base import Batch, Task, evaluation_generators, training_generators
-from .run_folder import declare_whole, rotate, whole_checkpoints
+from .run_folder import COMPLETE, declare_whole, whole_checkpoints
 
 
 METRICS_FILE = "metrics.jsonl"
@@ -39,26 +39,6 @@ CORRELATIONS = ("eval_pearson", "eval_spearman", "eval_matthews_correlation")
 
 
 # Around the steps
-
-
-class MetricsFile(TrainerCallback):
-    """Writes every entry of the log as a line of `path`."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        if state.is_world_process_zero:  # a continued run repeats no line
-            write_bytes(self.path, "".join(map(self.line, state.log_history)).encode())
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if state.is_world_process_zero:
-            with self.path.open("a") as file:
-                file.write(self.line(state.log_history[-1]))
-
-    @staticmethod
-    def line(entry: dict[str, float]) -> str:
-        return json.dumps({name: finite_or_none(value) for name, value in entry.items()}) + "\n"
 
 
 class CheckpointSteps(TrainerCallback):
@@ -72,18 +52,16 @@ class CheckpointSteps(TrainerCallback):
 class Interruption(TrainerCallback):
     """Ctrl-C: the step is finished, a checkpoint saved, the training stopped. Pressed again, it stops at once."""
 
-    def __init__(self):
-        self.pressed = False
-        self.previous_handler = None
+    pressed = False
+    previous_handler = None
 
     def on_train_begin(self, args, state, control, **kwargs):
         if threading.current_thread() is threading.main_thread():
             self.previous_handler = signal.signal(signal.SIGINT, self._press)
 
     def _press(self, number: int, frame: object) -> None:
-        if self.pressed:
-            raise KeyboardInterrupt
         self.pressed = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         print("\nSaving after this step; Ctrl-C again stops at once.", flush=True)
 
     def on_step_end(self, args, state, control, **kwargs):
@@ -93,14 +71,11 @@ class Interruption(TrainerCallback):
             flag = torch.tensor(float(self.pressed), device=args.device)
             self.pressed = bool(reduce(flag, reduction="sum") > 0)
         if self.pressed:  # an evaluation that is due comes first, as if nothing had been
-            control.should_save = True
-            control.should_training_stop = True
+            control.should_save = control.should_training_stop = True
 
     def on_epoch_end(self, args, state, control, **kwargs):
         if self.pressed and state.epoch % 1:  # no epoch has ended
-            control.should_log = False
-            control.should_evaluate = False
-            control.should_save = False
+            control.should_log = control.should_evaluate = control.should_save = False
 
     def on_train_end(self, args, state, control, **kwargs):
         if self.previous_handler is not None:
@@ -133,15 +108,6 @@ class Clock(TrainerCallback):
         """Seconds since the run began, without the time between a kill and its continuation."""
         return self.seconds_before + time.perf_counter() - self.started
 
-    def speed(self) -> dict[str, float | None]:
-        """As results.json has it."""
-        timed = self.timed if self.timed["rows"] else None
-        return {
-            "items_per_second": timed and timed["rows"] / timed["seconds"],
-            "input_pipeline_share": timed and timed["data_seconds"] / timed["seconds"],
-            "process_seconds": time.time() - psutil.Process().create_time(),  # imports and all
-        }
-
 
 class WeightAverage(TrainerCallback):
     """Follows the weights of a model after every step; without a `decay` there is no average, and nothing happens."""
@@ -169,6 +135,7 @@ class WeightAverage(TrainerCallback):
             average.copy_(kept)
 
     def load(self, model: PreTrainedModel, checkpoint: Path, device: torch.device) -> None:
+        """Reads the average that a checkpoint holds beside Trainer's own state."""
         if self.decay is not None and (checkpoint / AVERAGE).is_file():
             tensors = load_file(checkpoint / AVERAGE)
             self.weights = [tensors[name].to(device) for name, _ in model.named_parameters()]
@@ -197,11 +164,6 @@ def scores(metrics: dict[str, float]) -> dict[str, float | None]:
     return {key: None if key in CORRELATIONS and math.isnan(value) else value for key, value in found.items()}
 
 
-def row_count(batch: Batch) -> int:
-    """How many rows a batch has."""
-    return len(next(iter(batch.values())))
-
-
 class LeanTrainer(Trainer):
     """See the module's docstring. `task` is what is learned; it collates, transforms and scores."""
 
@@ -217,6 +179,7 @@ class LeanTrainer(Trainer):
         self.interruption = Interruption()
         self.eval_batches_seen = 0  # of the evaluation under way
         self.rows_evaluated = 0  # by the latest evaluation
+        self.entries_written = 0  # of the log, by this process
         if task.has_own_loss:
             args.label_names = ["labels"]  # Trainer would look for them in the model's own arguments
         super().__init__(
@@ -231,8 +194,7 @@ class LeanTrainer(Trainer):
         self.label_smoother = None  # compute_loss smooths, and only while training
         if task.has_own_loss:
             self.model_accepts_loss_kwargs = False  # it is a mean of a batch, and Trainer takes the mean of a step's
-        metrics_file = MetricsFile(self.folder / METRICS_FILE)
-        for callback in (self.clock, self.average, metrics_file, CheckpointSteps(), self.interruption):
+        for callback in (self.clock, self.average, CheckpointSteps(), self.interruption):
             self.add_callback(callback)
 
     # Data
@@ -267,8 +229,8 @@ class LeanTrainer(Trainer):
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Batches of one step, masked and cropped; the time they take is the input pipeline's."""
         start = time.perf_counter()
+        self.clock.rows = 0
         samples, items = super().get_batch_samples(self._transformed(epoch_iterator), num_batches, device)
-        self.clock.rows = sum(map(row_count, samples)) * self.args.world_size
         self.clock.step_started = time.perf_counter()
         self.clock.data_seconds = self.clock.step_started - start
         return samples, items
@@ -278,14 +240,15 @@ class LeanTrainer(Trainer):
         first = self.state.global_step * self.args.gradient_accumulation_steps
         for number, batch in enumerate(batches, start=first):
             place = (number * self.args.world_size + self.args.process_index) * self.args.train_batch_size
-            places = range(place, place + row_count(batch))
-            generators = training_generators(self.args.seed, places)
+            rows = len(next(iter(batch.values())))
+            self.clock.rows += rows * self.args.world_size
+            generators = training_generators(self.args.seed, range(place, place + rows))
             yield self.task.transform(batch, generators, training=True)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         number = self.eval_batches_seen * self.args.world_size + self.args.process_index
         place = number * self.args.eval_batch_size
-        generators = evaluation_generators(range(place, place + row_count(inputs)))
+        generators = evaluation_generators(range(place, place + len(next(iter(inputs.values())))))
         self.eval_batches_seen += 1
         batch = self.task.transform(self._prepare_inputs(inputs), generators, training=False)
         return super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
@@ -330,6 +293,12 @@ class LeanTrainer(Trainer):
         logs.pop("train_loss", None)  # after a resume it would be a part of the steps over all of them
         logs["seconds"] = self.clock.seconds()
         super().log(logs, start_time)
+        if self.is_world_process_zero():
+            # The first time the whole log, so that a continued run repeats no line.
+            with (self.folder / METRICS_FILE).open("a" if self.entries_written else "w") as file:
+                for entry in self.state.log_history[self.entries_written :]:
+                    file.write(json.dumps({name: finite_or_none(value) for name, value in entry.items()}) + "\n")
+            self.entries_written = len(self.state.log_history)
 
     def _run_epoch(self, *args, **kwargs):
         if self.state.global_step >= self.state.max_steps:  # killed between the last checkpoint and the results
@@ -352,12 +321,14 @@ class LeanTrainer(Trainer):
                 save_file(dict(zip(names, self.average.weights)), folder / AVERAGE)
             write_bytes(folder / SECONDS, json.dumps(self.clock.seconds()).encode())
             declare_whole(folder)
-            rotate(self.folder, self.checkpoints_kept, self.args.checkpoint_steps, self.state.best_model_checkpoint)
-
-    def continue_from(self, checkpoint: Path) -> None:
-        """Reads what a checkpoint holds beside Trainer's own state; call it before `train`."""
-        self.average.load(self.model, checkpoint, self.args.device)
-        self.clock.seconds_before = read_json(checkpoint / SECONDS)
+            # The latest whole ones stay, as many as are asked for, and the best one, and those of checkpoint_steps.
+            steps = {f"checkpoint-{step}" for step in self.args.checkpoint_steps}
+            whole = [path for path in whole_checkpoints(self.folder) if path.name not in steps]
+            best = Path(self.state.best_model_checkpoint or "").resolve()
+            for path in whole[: -self.checkpoints_kept] if self.checkpoints_kept else []:
+                if path.resolve() != best:
+                    (path / COMPLETE).unlink()  # so that no half of it counts
+                    shutil.rmtree(path)
 
     def finish_weights(self) -> None:
         """Puts the average, if any, in place of the weights; raises ValueError if one is NaN or infinite."""
