@@ -13,7 +13,7 @@ from modeling_leaner.hub import local_folder
 from modeling_leaner.layers_leaner import find_weights
 from modeling_leaner.shapes import is_plain, load_config
 
-from ..data.sources import load_held_out, load_training
+from ..data.sources import first_rows, load_rows, load_training
 from ..records import RESULTS
 from ..settings import RecipeArguments, parse
 from ..tasks import TASKS
@@ -105,7 +105,10 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
     if arguments.eval_split == "none" and not held_out:
         raise ValueError(f"{model}: it was trained without evaluation rows; --eval_split NAME says which to take")
     processing = load_processing(arguments, config, None)
-    rows = load_training(arguments)[1] if held_out else load_held_out(arguments)
+    if held_out:
+        _, rows = load_training(arguments)
+    else:
+        rows = first_rows(load_rows(arguments, arguments.eval_split), arguments.max_eval_rows)
     source = held_out_source(arguments)
     task = task_of(arguments, config)(arguments, config, processing)
     with naming(source):

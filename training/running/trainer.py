@@ -27,7 +27,7 @@ from modeling_leaner.files import finite_or_none, read_json, write_bytes
 from modeling_leaner.hub import check_token, hub_errors
 
 from ..settings import RecipeArguments
-from ..tasks.base import Batch, Task, evaluation_generators, training_generators
+from ..tasks.base import Batch, Task, row_generators
 from .run_folder import declare_whole, rotate, whole_checkpoints
 
 
@@ -279,13 +279,13 @@ class LeanTrainer(Trainer):
         for number, batch in enumerate(batches, start=first):
             place = (number * self.args.world_size + self.args.process_index) * self.args.train_batch_size
             places = range(place, place + row_count(batch))
-            generators = training_generators(self.args.seed, places)
+            generators = row_generators(places, self.args.seed)
             yield self.task.transform(batch, generators, training=True)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         number = self.eval_batches_seen * self.args.world_size + self.args.process_index
         place = number * self.args.eval_batch_size
-        generators = evaluation_generators(range(place, place + row_count(inputs)))
+        generators = row_generators(range(place, place + row_count(inputs)))
         self.eval_batches_seen += 1
         batch = self.task.transform(self._prepare_inputs(inputs), generators, training=False)
         return super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
