@@ -41,8 +41,8 @@ def train_tokenizer(
 ) -> TokenizersBackend:
     """A tokenizer of one of `TOKENIZER_KINDS` with the special tokens of a family, which come first.
 
-    `max_length` in tokens. Little text gives fewer tokens than `vocab_size`. `bytes` reads no text; `wordpiece` reads the
-    texts twice, and keeps those of an iterator that can be read once in memory.
+    `max_length` in tokens. Little text gives fewer tokens than `vocab_size`. `bytes` reads no text; `wordpiece` reads
+    the texts twice, and keeps those of an iterator that can be read once in memory.
 
     Raises ValueError for too small a `vocab_size`, or a row that is not a string.
     """

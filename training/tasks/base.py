@@ -64,7 +64,7 @@ def prepared_rows(
 
 
 def row_generators(places: Iterable[int], seed: int | None = None) -> list[np.random.Generator]:
-    """One generator per row, from its place: in the run of this seed; or, without one, among the held-out rows."""
+    """One generator per row, from its place in the run of this seed; of held-out rows, without a seed, among these."""
     stream = (0, 0) if seed is None else (seed, 1)
     return [np.random.default_rng((*stream, place)) for place in places]
 
@@ -93,7 +93,7 @@ class Task:
     head: str  # of the model's class, as ForMaskedLM; empty if the model has none
     modality: str
     does: str  # what a model does, for a card's first sentence
-    main_metrics: tuple[str, ...]  # that counts if none is named, or if the rows decide it, those that it may be
+    main_metrics: tuple[str, ...]  # that count if none is named; which one, the rows decide
     columns: list[str]  # of the rows
     held_out_unit = "rows"  # what a row is called where the held-out ones are counted
     is_scored_by_token = False  # and not by row, so that the choice of rows gives no standard error
