@@ -63,7 +63,7 @@ def test_more_test_trees_continue_the_same_list(monkeypatch):
 
     def rows(split, *words):
         settings = recipes.parse(*asked[:1], [*asked[1:], "--eval_split", split, *words])
-        return sources.load_held_out(settings)[:]
+        return sources.load_rows(settings, split)[:]
 
     splits(test=20)
     train, test = rows("train"), rows("test")

@@ -7,7 +7,6 @@ import pytest
 import torch
 from datasets import Dataset, load_dataset
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.data.sources import text_columns
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.publishing.reevaluate import reduced
 from modeling_leaner.training.settings import parse
@@ -23,7 +22,7 @@ def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordp
     config = AutoConfig.from_pretrained(write_shape(family, tmp_path))
     defaults = ["--task", kind, "--max_length", "24", "--preprocessing_workers", "1"]
     arguments = parse(None, merged(defaults, words))
-    texts = [text for column in text_columns(rows) for text in rows[column]]
+    texts = [value for row in rows for value in row.values() if isinstance(value, str)]
     task = TASKS[kind](arguments, config, train_tokenizer(texts, tokenizer, 300, 24, family))
     task.configure(rows)
     prepared = task.prepare(rows, "made up")

@@ -63,15 +63,7 @@ from modeling_leaner.slimming.slim import Cut, Slimmed, Target, check_target, sl
 from modeling_leaner.slimming.vocabulary import keep_tokens
 from modeling_leaner.terminal import plain_console
 
-from .data.sources import (
-    decoded_image,
-    find_column,
-    find_text_column,
-    is_dataset,
-    load_split,
-    require_columns,
-    with_encoded_images,
-)
+from .data.sources import decoded_image, find_column, find_text_column, is_dataset, load_split, with_encoded_images
 from .records import RESULTS
 from .running.trainer import Interruption
 from .tasks.distillation import cosine_distance, divergence, states_distance
@@ -231,7 +223,7 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     if label is not None:
         if not kind.takes_labels:
             raise ValueError(f"--label-column: a {kind.name} learns only from the original")
-        require_columns(rows, [label], "--label-column")
+        find_column(rows, label, "--label-column", [])
         rows = rows.map(lambda row: {label: class_of(row[label], model)})
     if len(rows) < LEAST_ROWS:
         hint = " (in text files, blank lines part them)" if kind.is_language_model else ""

@@ -140,12 +140,11 @@ def _list_ops_rows(rules: ListOpsRules, rows: int, seed: int, version: str) -> I
         tokens = []
         label = _list_ops_tree(rules, rng, tokens)
         source = " ".join(tokens)
-        if label is None or not rules.min_length < len(tokens) < rules.max_length or source in seen:
-            continue
-        seen.add(source)
-        yield {"source": source, "label": label}
-        if len(seen) == rows:
-            return
+        if label is not None and rules.min_length < len(tokens) < rules.max_length and source not in seen:
+            seen.add(source)
+            yield {"source": source, "label": label}
+            if len(seen) == rows:
+                return
 
 
 def listops(

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import datasets
@@ -28,6 +28,7 @@ BUILT_IN = {
     "listops-short": functools.partial(builtin.listops, builtin.SHORT_LISTOPS),
 }
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")  # of which the first that is there is read
+EMPTY = "an empty cell (in a csv also NA, nan, null or None, which are read as missing)"
 READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 
 
@@ -42,15 +43,10 @@ def is_dataset(name: str) -> bool:
     return not is_file and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) is not None
 
 
-def whole_split(split: str) -> str:
-    """The split that a slice such as train[:90%] is taken from."""
-    return split.split("[")[0]
-
-
 def describe(dataset: str | None, split: str, data_files: list[str]) -> str:
     """The split as messages name it."""
     files = split_files(data_files)
-    return f"{', '.join(files.get(whole_split(split), files.get(None, []))) if files else dataset} ({split})"
+    return f"{', '.join(files.get(split.split('[')[0], files.get(None, []))) if files else dataset} ({split})"
 
 
 def load_split(
@@ -69,51 +65,42 @@ def load_split(
     Raises:
         ValueError: names the file, the dataset or the split, and what there is in its place.
     """
-    name = describe(dataset, split, data_files or [])
     if dataset in BUILT_IN and not data_files:
         splits = BUILT_IN[dataset](**({} if test_trees is None else {"test": test_trees}))  # of ListOps
         if split not in splits:
             raise ValueError(f"{dataset}: no split {split!r}, expected one of {', '.join(splits)}")
-        rows = splits[split]
+        return splits[split]
+
+    if data_files or dataset is None:
+        place = describe(None, split, data_files or [])
+        builder, options = _local(data_files or [], split)
     else:
-        if dataset is None and not data_files:
-            raise ValueError("dataset: missing; give a Hub id, a built-in set, or data_files")
-        builder, options = _local(data_files, split) if data_files else (dataset, {"name": dataset_config})
-        try:
-            rows = load_dataset(builder, split=split, streaming=streaming, **options)
-        except (DatasetGenerationError, OSError, ValueError) as error:
-            place, problem = name, " ".join(str(error.__cause__ or error).split())[:600]
-            if not data_files:
-                place = f"dataset {dataset}"
-                hint = did_you_mean(dataset, BUILT_IN) or "; give the path of a local copy instead"
-                if isinstance(error, ConnectionError):
-                    problem = f"the Hub does not answer, and its cache has no copy{hint}"
-                elif isinstance(error, FileNotFoundError):
-                    problem = f"not found on the Hub{hint}"
-            if "No columns to parse" in problem or "corresponds to no data" in problem:
-                problem = "no rows in it"
-            raise ValueError(f"{place}: {problem}") from error
-    if isinstance(rows, Dataset) and len(rows) == 0:
-        raise ValueError(f"{name}: the split is empty")
-    return rows
+        place, builder, options = f"dataset {dataset}", dataset, {"name": dataset_config}
+    try:
+        return load_dataset(builder, split=split, streaming=streaming, **options)
+    except (DatasetGenerationError, OSError, ValueError) as error:
+        problem = " ".join(str(error.__cause__ or error).split())[:600]
+        if "No columns to parse" in problem or "corresponds to no data" in problem:
+            problem = "no rows in it"
+        elif not data_files and isinstance(error, ConnectionError | FileNotFoundError):
+            is_cut_off = isinstance(error, ConnectionError)
+            problem = "the Hub does not answer, and its cache has no copy" if is_cut_off else "not found on the Hub"
+            problem += did_you_mean(dataset, BUILT_IN) or "; give the path of a local copy instead"
+        raise ValueError(f"{place}: {problem}") from error
 
 
 def _local(data_files: list[str], split: str) -> tuple[str, dict[str, object]]:
     """How `load_dataset` reads a split of local files, or of a folder: by which builder, with which options."""
-    whole = whole_split(split)
+    whole = split.split("[")[0]
     files = split_files(data_files)
-    chosen = files.get(whole, files.get(None))
-    if chosen is None:
-        raise ValueError(f"nothing for the split {whole!r}, expected {whole}=FILE or a folder as data")
-    suffix = Path(chosen[0]).suffix.lower()
+    chosen = files.get(whole, files.get(None, []))
+    suffixes = [Path(file).suffix.lower() for file in chosen]
     is_folder = len(chosen) == 1 and Path(chosen[0]).is_dir()
-    for file in chosen:
-        if not is_there(file):
-            raise ValueError(f"{file}: no such file or folder")
-        if not (is_folder or suffix in FORMATS):
-            raise ValueError(f"{file}: expected a folder, or files of one of {', '.join(FORMATS)}")
+    if not chosen or not (is_folder or set(suffixes) <= FORMATS.keys()):
+        expected = f"a dataset, a folder, or {whole}=FILE with FILE of one of {', '.join(FORMATS)}"
+        raise ValueError(f"split {whole!r}: expected {expected}; got {', '.join(chosen) or 'nothing'}")
     if not is_folder:
-        return FORMATS[suffix], {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffix, {})}
+        return FORMATS[suffixes[0]], {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffixes[0], {})}
     options = {"verification_mode": VerificationMode.NO_CHECKS}
     if whole in files:  # the folder is one split
         return "imagefolder", {"data_files": {whole: f"{chosen[0]}/**"}, **options}
@@ -123,24 +110,9 @@ def _local(data_files: list[str], split: str) -> tuple[str, dict[str, object]]:
 # Its rows and columns
 
 
-def text_columns(rows: Rows) -> list[str]:
-    """The columns that hold text alone; of a stream that does not state its columns, by its first row."""
-    if rows.features is None:
-        return [name for name, value in next(iter(rows), {}).items() if isinstance(value, str)]
-    return [name for name, kind in rows.features.items() if isinstance(kind, Value) and kind.dtype.endswith("string")]
-
-
 def column_names(rows: Rows) -> list[str]:
     """The columns; a stream may not state them."""
     return list(rows.features or next(iter(rows), {}))
-
-
-def require_columns(rows: Rows, names: list[str], source: str) -> None:
-    """Raises ValueError for the first of `names` that the rows lack; names the columns that there are."""
-    available = column_names(rows)
-    for name in names:
-        if name not in available:
-            raise ValueError(f"{source}: no column {name!r} in the data, which has {', '.join(available)}")
 
 
 def find_column(
@@ -152,21 +124,33 @@ def find_column(
         return named
     if named is None and len(candidates) == 1:
         return candidates[0]
-    if named is None and candidates:
-        raise ValueError(f"{key}: several columns fit; name one of {', '.join(candidates)}")
     if named is None:
-        problem = "no column fits"
+        problem = "several columns fit" if candidates else "no column fits"
     else:
         problem = f"the column {named!r} holds something else" if named in available else f"no column {named!r}"
+    choices = candidates if named is None and candidates else available
     kinds = {name: f" ({getattr(kind, 'dtype', kind)})" for name, kind in (rows.features or {}).items()}
-    raise ValueError(f"{key}: {problem}; name one of {', '.join(name + kinds.get(name, '') for name in available)}")
+    raise ValueError(f"{key}: {problem}; name one of {', '.join(name + kinds.get(name, '') for name in choices)}")
 
 
 def find_text_column(rows: Rows, named: str | None, key: str) -> str:
     """The column of texts that the recipe names, or else the likely one; errors as of `find_column`."""
-    texts = text_columns(rows)
+    kinds = rows.features
+    if kinds:
+        texts = [name for name, kind in kinds.items() if isinstance(kind, Value) and kind.dtype.endswith("string")]
+    else:  # a stream that does not state its columns
+        texts = [name for name, value in next(iter(rows), {}).items() if isinstance(value, str)]
     likely = [name for name in TEXT_COLUMNS if name in texts][:1] or texts
-    return find_column(rows, named, key, likely, texts if rows.features else None)
+    return find_column(rows, named, key, likely, texts if kinds else None)
+
+
+def checked_texts(texts: Iterable[object], where: str, rows: Iterable[int]) -> Iterator[str]:
+    """The texts, unchanged. Raises ValueError, with the number of its row, for one that is something else."""
+    for row, text in zip(rows, texts):
+        if not isinstance(text, str):
+            got = EMPTY if text is None else f"{type(text).__name__} {text!r:.40}"
+            raise ValueError(f"{where}, row {row + 1}: expected text, got {got}")
+        yield text
 
 
 def first_rows(rows: Rows, count: int | None) -> Rows:
@@ -230,42 +214,34 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     They are drawn at random; for language modelling they are the end of the text, of a stream its first rows.
     `tuning_holdout` takes other rows, which are neither trained on nor reported.
     """
-    train = _load(arguments, "train_split")
+    train = load_rows(arguments, arguments.train_split)
     held_out = None
     for key in ("holdout", "tuning_holdout"):
-        if getattr(arguments, key):
-            count = getattr(arguments, key)
-            if isinstance(train, IterableDataset):
-                train, held_out = train.skip(count), train.take(count)
-                continue
+        count = getattr(arguments, key)
+        if not count:
+            continue
+        if isinstance(train, IterableDataset):
+            train, held_out = train.skip(count), train.take(count)
+        elif count >= len(train):
+            raise ValueError(f"{key}: {count} rows of a training split of {len(train)}")
+        elif arguments.task in LANGUAGE_MODELLING:
+            # Not by train_test_split, which unshuffled has a new fingerprint each time.
             rest = len(train) - count
-            if rest <= 0:
-                raise ValueError(f"{key}: {count} rows of a training split of {len(train)}")
-            if arguments.task in LANGUAGE_MODELLING:
-                # Not by train_test_split, which unshuffled has a new fingerprint each time.
-                train, held_out = train.select(range(rest)), train.select(range(rest, len(train)))
-            else:
-                parts = train.train_test_split(test_size=count, seed=0)
-                train, held_out = parts["train"], parts["test"]
+            train, held_out = train.select(range(rest)), train.select(range(rest, len(train)))
+        else:
+            parts = train.train_test_split(test_size=count, seed=0)
+            train, held_out = parts["train"], parts["test"]
+    if held_out is None and arguments.eval_split != "none":
+        check_splits(arguments)
+        held_out = load_rows(arguments, arguments.eval_split)
     train = first_rows(train, arguments.max_train_rows)
-    if held_out is not None:
-        return train, first_rows(held_out, arguments.max_eval_rows)
-    if arguments.eval_split == "none":
-        return train, None
-    check_splits(arguments)
-    return train, load_held_out(arguments)
+    return train, None if held_out is None else first_rows(held_out, arguments.max_eval_rows)
 
 
-def load_held_out(arguments: RecipeArguments) -> Rows:
-    """The rows to evaluate on."""
-    return first_rows(_load(arguments, "eval_split"), arguments.max_eval_rows)
-
-
-def _load(arguments: RecipeArguments, key: str) -> Rows:
-    """The split that a setting names, train_split or eval_split."""
+def load_rows(arguments: RecipeArguments, split: str) -> Rows:
+    """A split of the settings' data."""
     names = ("dataset_config", "data_files", "streaming", "test_trees")
-    options = {name: getattr(arguments, name) for name in names}
-    return load_split(arguments.dataset, getattr(arguments, key), **options)
+    return load_split(arguments.dataset, split, **{name: getattr(arguments, name) for name in names})
 
 
 def check_splits(arguments: RecipeArguments) -> None:
@@ -277,8 +253,8 @@ def check_splits(arguments: RecipeArguments) -> None:
     files = split_files(arguments.data_files)
     unnamed = any(not Path(name).is_dir() for name in files.get(None, []))
     shared = wanted != trained and set(files.get(trained, [])) & set(files.get(wanted, []))
-    whole = whole_split(trained)
-    same = whole == whole_split(wanted) and (wanted == trained or whole in (wanted, trained))
+    whole = trained.split("[")[0]
+    same = whole == wanted.split("[")[0] and (wanted == trained or whole in (wanted, trained))
     if unnamed or shared or same:
         raise ValueError(
             f"eval_split: {wanted!r} would be rows of train_split {trained!r}; expected other rows "

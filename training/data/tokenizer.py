@@ -7,7 +7,8 @@ The same texts give the same tokenizer, byte for byte, on any number of threads.
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from modeling_leaner.files import whole_folder
 
-from .sources import find_text_column, load_split
+from .sources import checked_texts, find_text_column, load_split
 
 
 TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
@@ -40,20 +41,28 @@ def train_tokenizer(
 ) -> TokenizersBackend:
     """A tokenizer of one of `TOKENIZER_KINDS` with the special tokens of a family, which come first.
 
-    `max_length` in tokens. Little text gives a smaller vocabulary than `vocab_size`. `bytes` reads no text;
-    `wordpiece` reads the texts twice, and keeps those of an iterator that can be read once in memory.
+    `max_length` in tokens. Little text gives fewer tokens than `vocab_size`. `bytes` reads no text; `wordpiece` reads
+    the texts twice, and keeps those of an iterator that can be read once in memory.
 
-    Raises:
-        ValueError: too small a `vocab_size`, no text at all, or a row that is not a string.
+    Raises ValueError for too small a `vocab_size`, or a row that is not a string.
     """
     roles = dict(SPECIAL_TOKENS[family])
     special = list(dict.fromkeys(roles.values()))
     if kind in ("byte-bpe", "bytes"):
-        check_size(vocab_size, 256 + len(special), f"256 bytes and {len(special)} special tokens")
         tokenizer = _bytes(texts, kind, vocab_size, special)
     else:
-        train = _wordpiece if kind == "wordpiece" else _words
-        tokenizer = train(texts, vocab_size, special, roles.setdefault("unk_token", special[0]))
+        unknown = roles.setdefault("unk_token", special[0])
+        if kind == "wordpiece":
+            tokenizer = _wordpiece(texts, vocab_size, special, unknown)
+        else:  # every word between spaces, in sorted order
+            words = {word for text in checked_texts(texts, "texts", count()) for word in text.split()}
+            vocabulary = {word: index for index, word in enumerate([*special, *sorted(words - set(special))])}
+            tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+            tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+            tokenizer.add_special_tokens(special)
+    needed = tokenizer.get_vocab_size()
+    if needed > vocab_size:
+        raise ValueError(f"vocab_size={vocab_size} is too small: {needed} are needed, {len(special)} of them special")
     after = []
     if kind == "byte-bpe":  # offsets leave out the space that begins a token
         after.append(processors.ByteLevel(add_prefix_space=False, trim_offsets=True))
@@ -70,23 +79,6 @@ def train_tokenizer(
         clean_up_tokenization_spaces=False,
         **roles,
     )
-
-
-def check_size(vocab_size: int, smallest: int, contents: str) -> None:
-    if vocab_size < smallest:
-        raise ValueError(f"vocab_size={vocab_size} is too small: {contents} need {smallest}")
-
-
-def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, unchanged. Raises ValueError for a row that is no string, or if all are empty but for spaces."""
-    is_empty = True
-    for row, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise ValueError(f"row {row} of the texts is of type {type(text).__name__}, not a string")
-        is_empty = is_empty and not text.strip()
-        yield text
-    if is_empty:
-        raise ValueError("no text to train a tokenizer on: no rows, or only empty ones")
 
 
 def _bytes(texts: Iterable[str], kind: str, vocab_size: int, special: list[str]) -> Tokenizer:
@@ -107,20 +99,9 @@ def _bytes(texts: Iterable[str], kind: str, vocab_size: int, special: list[str])
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=sys.stderr.isatty(),
         )
-        tokenizer.train_from_iterator(_checked(texts), trainer)
+        tokenizer.train_from_iterator(checked_texts(texts, "texts", count()), trainer)
     else:
         tokenizer.add_special_tokens(special)
-    return tokenizer
-
-
-def _words(texts: Iterable[str], vocab_size: int, special: list[str], unknown: str) -> Tokenizer:
-    """Every word between spaces of the texts, in sorted order."""
-    words = sorted({word for text in _checked(texts) for word in text.split()} - set(special))
-    check_size(vocab_size, len(special) + len(words), f"{len(words)} words and {len(special)} special tokens")
-    vocabulary = {word: index for index, word in enumerate([*special, *words])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(special)
     return tokenizer
 
 
@@ -136,11 +117,11 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str], unknow
 
     # The most frequent normalised characters, and ##c for those that may continue a word.
     raw, counts = Counter(), Counter()
-    for text in _checked(texts):
+    for text in checked_texts(texts, "texts", count()):
         raw.update(text)
-    for character, count in raw.items():
+    for character, occurrences in raw.items():
         for normal in tokenizer.normalizer.normalize_str(character):
-            counts[normal] += count
+            counts[normal] += occurrences
     after_a = {
         character: tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(f"a{character}"))
         for character in counts
@@ -148,8 +129,6 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str], unknow
     visible = [character for character in counts if after_a[character] != [("a", (0, 1))]]  # no spaces
     first = sorted(sorted(visible, key=lambda character: (-counts[character], character))[:MAX_ALPHABET])
     inner = [f"##{character}" for character in first if len(after_a[character]) == 1]
-    characters = f"{len(first)} characters, {len(inner)} of them also inside words, and {len(special)} special tokens"
-    check_size(vocab_size, len(special) + len(first) + len(inner), characters)
     # The trainer numbers ##characters in the random order of a hash map and breaks ties between merges by number.
     # As special tokens they are numbered beforehand; the model below has the right special tokens again.
     trainer = trainers.WordPieceTrainer(
@@ -159,7 +138,7 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str], unknow
         limit_alphabet=len(first),
         show_progress=sys.stderr.isatty(),
     )
-    tokenizer.train_from_iterator(_checked(texts), trainer)
+    tokenizer.train_from_iterator(iter(texts), trainer)
     trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=unknown))
     trained.normalizer = tokenizer.normalizer
     trained.pre_tokenizer = tokenizer.pre_tokenizer
@@ -169,13 +148,7 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str], unknow
 
 
 def write_tokenizer(
-    output_dir: Path,
-    kind: str,
-    vocab_size: int,
-    max_length: int,
-    family: str,
-    text_column: str | None = None,
-    **source: Any,
+    output_dir: Path, kind: str, vocab_size: int, max_length: int, family: str, text_column: str | None, **source: Any
 ) -> None:
     """Trains a tokenizer on texts, saves it, and prints what it is; `source` has the arguments of `load_split`."""
     rows = load_split(**source)

@@ -35,7 +35,7 @@ from modeling_leaner.hub import pooling_of
 from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.terminal import plain_console
 
-from ..data.sources import Rows, evenly, load_split, require_columns
+from ..data.sources import Rows, evenly, find_column, load_split
 from ..running.results import environment, processor_flags
 from ..tasks.distillation import unit_vectors
 
@@ -160,8 +160,7 @@ def local_copies(entries: Sequence[str]) -> dict[str, str | None]:
 def column(rows: Rows, *names: str) -> list:
     """The first of these columns that the rows have."""
     name = next((name for name in names if name in rows.column_names), names[0])
-    require_columns(rows, [name], "--data")
-    return rows[name][:]
+    return rows[find_column(rows, name, "--data", [])][:]
 
 
 def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | Labelled | Sentences]:

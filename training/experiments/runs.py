@@ -81,7 +81,8 @@ def check_settings(grid: Grid) -> None:
     for shape in grid.shapes:
         for phase in phases:
             arguments = run_arguments(grid, shape, phase)
-    known = [*TASKS[arguments.task].main_metrics_of(arguments), "loss"]
+    main = (arguments.metric,) if arguments.metric else TASKS[arguments.task].main_metrics
+    known = [*main, "loss"]
     if grid.metric not in (None, *known):
         raise ValueError(f"metric: expected {' or '.join(known)}, got {grid.metric}")
 

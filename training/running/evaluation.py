@@ -12,7 +12,7 @@ from modeling_leaner.hub import local_folder
 from modeling_leaner.layers_leaner import find_weights
 from modeling_leaner.shapes import is_plain, load_config
 
-from ..data.sources import describe, load_held_out, load_training
+from ..data.sources import describe, first_rows, load_rows, load_training
 from ..records import RESULTS
 from ..settings import parse
 from ..tasks import TASKS
@@ -94,7 +94,10 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
         raise ValueError(f"{model}: it was trained without evaluation rows; --eval_split NAME says which to take")
     config = shape_config(arguments)
     processing = load_processing(arguments, config, None)
-    rows = load_training(arguments)[1] if is_holdout else load_held_out(arguments)
+    if is_holdout:
+        _, rows = load_training(arguments)
+    else:
+        rows = first_rows(load_rows(arguments, arguments.eval_split), arguments.max_eval_rows)
     split = arguments.train_split if is_holdout else arguments.eval_split
     source = describe(arguments.dataset, split, arguments.data_files)
     task = task_of(arguments, config)(arguments, config, processing)

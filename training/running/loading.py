@@ -26,12 +26,12 @@ from modeling_leaner.files import naming, whole_folder
 from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import family_of, load_config, modality_of
 
-from ..data.sources import Rows, content_sha256, describe, first_rows, load_training, require_columns
+from ..data.sources import Rows, content_sha256, describe, find_column, first_rows, load_training
 from ..data.tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..settings import RecipeArguments
 from ..tasks import TASKS
 from ..tasks.base import Task
-from ..tasks.distillation import require_mean, with_teacher
+from ..tasks.distillation import Taught, require_mean
 
 
 MAY_BE_NEW = ("classifier", "score", "transform", "lm_head", "model.pooler")  # tensors of a head
@@ -83,7 +83,8 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         elif arguments.tokenizer in ("bytes", "words"):
             fields["vocab_size"] = min(config.vocab_size, len(processing))
         task.config = with_fields(config, arguments, fields)
-        taught = with_teacher(task)  # one that does not fit is refused before the rows are read
+        # A teacher that does not fit is refused before the rows are read.
+        taught = task if arguments.teacher is None else Taught(task)
         if isinstance(rows, datasets.IterableDataset):
             rows = rows.shuffle(seed=arguments.seed, buffer_size=10_000)
         with naming(source, (UnicodeDecodeError,)):  # some formats are read before they are decoded
@@ -105,7 +106,8 @@ def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
     key = next((key for key in ("tuning_holdout", "holdout") if getattr(arguments, key)), None)
     source = describe(arguments.dataset, arguments.train_split if key else arguments.eval_split, arguments.data_files)
     split = f"{key} of {arguments.train_split}" if key else arguments.eval_split
-    require_columns(rows, task.columns, source)
+    for name in task.columns:
+        find_column(rows, name, source, [])
     with naming(source, (UnicodeDecodeError,)):
         prepared = task.prepare(rows, source)
         task.keep_held_out(rows)

@@ -27,7 +27,7 @@ from modeling_leaner.files import finite_or_none, write_bytes
 from modeling_leaner.hub import hub_errors
 
 from ..settings import RecipeArguments
-from ..tasks.base import Batch, Task, evaluation_generators, training_generators
+from ..tasks.base import Batch, Task, row_generators
 from .run_folder import COMPLETE, declare_whole, whole_checkpoints
 
 
@@ -242,13 +242,13 @@ class LeanTrainer(Trainer):
             place = (number * self.args.world_size + self.args.process_index) * self.args.train_batch_size
             rows = len(next(iter(batch.values())))
             self.clock.rows += rows * self.args.world_size
-            generators = training_generators(self.args.seed, range(place, place + rows))
+            generators = row_generators(range(place, place + rows), self.args.seed)
             yield self.task.transform(batch, generators, training=True)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         number = self.eval_batches_seen * self.args.world_size + self.args.process_index
         place = number * self.args.eval_batch_size
-        generators = evaluation_generators(range(place, place + len(next(iter(inputs.values())))))
+        generators = row_generators(range(place, place + len(next(iter(inputs.values())))))
         self.eval_batches_seen += 1
         batch = self.task.transform(self._prepare_inputs(inputs), generators, training=False)
         return super().prediction_step(model, batch, prediction_loss_only, ignore_keys)

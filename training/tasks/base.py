@@ -14,40 +14,23 @@ import torch
 from datasets import IterableDataset
 from datasets.fingerprint import Hasher
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.family import TEXT
 
 from ..data.sources import Rows, column_names, find_text_column, first_rows
-from ..settings import METRICS, RecipeArguments
+from ..settings import RecipeArguments
 
 
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 PREPARED = {"labels", "input_ids", "length", "pixels", "token_type_ids"}  # columns of prepared rows
 OF_FILE = " of the file"
-EVALUATION_STREAM = 0
-TRAINING_STREAM = 1
 
 
 # Rows
-
-
-def shown(value: object) -> str:
-    """A value of a row as messages show it."""
-    if value is None:
-        return "an empty cell (in a csv also NA, nan, null or None, which are read as missing)"
-    return f"{value!r:.40}"
-
-
-def check_text(batch: dict[str, list], column: str, indices: list[int], source: str) -> None:
-    """Raises ValueError for the first value of `column` that is not text."""
-    for index, text in zip(indices, batch[column]):
-        if not isinstance(text, str):
-            kind = "" if text is None else f"{type(text).__name__} "
-            raise ValueError(f"{source}: {column}, row {index + 1}: expected text, got {kind}{shown(text)}")
 
 
 def prepared_rows(
@@ -80,20 +63,10 @@ def prepared_rows(
     )
 
 
-def training_generators(seed: int, places: Iterable[int]) -> list[np.random.Generator]:
-    """One generator per row that is trained on, from the run's seed and the row's place in the run."""
-    return [np.random.default_rng((seed, TRAINING_STREAM, place)) for place in places]
-
-
-def evaluation_generators(places: Iterable[int]) -> list[np.random.Generator]:
-    """One generator per held-out row, from its place among them: the same in every run, whatever its seed."""
-    return [np.random.default_rng((0, EVALUATION_STREAM, place)) for place in places]
-
-
-def random_numbers(generators: Generators, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Uniform numbers in [0, 1): (B, *shape), on the device of `like`."""
-    drawn = np.stack([generator.random(shape, dtype=np.float32) for generator in generators])
-    return torch.from_numpy(drawn).to(like.device)
+def row_generators(places: Iterable[int], seed: int | None = None) -> list[np.random.Generator]:
+    """One generator per row, from its place in the run of this seed; of held-out rows, without a seed, among these."""
+    stream = (0, 0) if seed is None else (seed, 1)
+    return [np.random.default_rng((*stream, place)) for place in places]
 
 
 # Tasks
@@ -106,7 +79,7 @@ class Task:
       follow from the data, such as the labels;
     - `prepare(rows, source)`: rows of numbers, or ValueError that names source, column and row;
     - `collate(rows)`: one batch on the host, and `score(prediction)`: the metrics, from what `reduce` kept;
-    - with `has_own_loss` also `loss(model, inputs)` → loss, a mean of this batch, and outputs.
+    - with `has_own_loss` also `loss`, a mean of this batch.
 
     Args:
         arguments: the settings of the run.
@@ -120,6 +93,7 @@ class Task:
     head: str  # of the model's class, as ForMaskedLM; empty if the model has none
     modality: str
     does: str  # what a model does, for a card's first sentence
+    main_metrics: tuple[str, ...]  # that count if none is named; which one, the rows decide
     columns: list[str]  # of the rows
     held_out_unit = "rows"  # what a row is called where the held-out ones are counted
     is_scored_by_token = False  # and not by row, so that the choice of rows gives no standard error
@@ -133,12 +107,7 @@ class Task:
         self.arguments = arguments
         self.config = config
         self.processing = processing
-        self.metric = self.main_metrics_of(arguments)[0]
-
-    @classmethod
-    def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
-        """The metric that counts, or if only the rows decide it, those that it may be."""
-        return (arguments.metric or METRICS[cls.name][0],)
+        self.metric = arguments.metric or self.main_metrics[0]
 
     def keep_held_out(self, rows: Rows) -> None:
         """Keeps what `score` needs of the evaluation rows, as they were."""
@@ -146,6 +115,11 @@ class Task:
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """What the model reads, on the device; `generators` has one per row."""
         return batch
+
+    def loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, object]:
+        """The loss, and the outputs."""
+        outputs = model(**inputs)
+        return outputs.loss, outputs
 
     def aligned(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits and labels such that each logit is of the label at its place."""
@@ -158,10 +132,6 @@ class Task:
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """Name and value of a guess that reads no input, from the prepared rows; None where there is none."""
         return None
-
-    def reading_key(self) -> str:
-        """What cached rows depend on beside their settings: the tokenizer, or the image processor."""
-        return self.processing.to_json_string()
 
 
 class TextTask(Task):
@@ -176,12 +146,20 @@ class TextTask(Task):
         # a checkpoint may have more positions than it was trained on
         self.length = arguments.max_length or min(config.max_position_embeddings, processing.model_max_length)
         self.segments = hasattr(config, "type_vocab_size")  # as bidirectional models have
+        self.pad_id = processing.pad_token_id or 0
+        end = processing.eos_token_id
+        self.separator = processing.sep_token_id if end is None else end  # after a document
         size = max(processing.get_vocab().values(), default=-1) + 1
         needed = self.needs or (("cls", "sep") if self.segments else ())
         lacking = [token for token in needed if getattr(processing, f"{token}_token_id") is None]
         if size > config.vocab_size or lacking:
             has = f"{size} tokens, but the shape's vocab_size is {config.vocab_size}"
             raise ValueError(f"tokenizer: {f'no {lacking[0]} token, which {self.name} needs' if lacking else has}")
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        self.text_column = find_text_column(train, self.arguments.text_column, "text_column")
+        self.columns = [self.text_column]
+        return {}
 
     @classmethod
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
@@ -190,12 +168,8 @@ class TextTask(Task):
         return [find_text_column(rows, getattr(arguments, key), key) for key in ("text_column", *pair)]
 
     def reading_key(self) -> str:
-        """The tokenizer, and which of its tokens begins, ends and separates texts."""
+        """What cached rows depend on beside their settings: the tokenizer, and its tokens that begin and end texts."""
         return Hasher.hash((tokenizer_text(self.processing), self.processing.special_tokens_map))
-
-    @property
-    def pad_id(self) -> int:
-        return self.processing.pad_token_id or 0
 
     def pad(self, rows: list[dict], key: str, value: int) -> torch.Tensor:
         """(B, longest) from lists of numbers."""
@@ -226,7 +200,7 @@ def evaluation_batches(task: Task, rows: Rows, places: Sequence[int], size: int)
     for start in range(0, len(places), size):
         chosen = places[start : start + size]
         batch = task.collate([rows[place] for place in chosen])
-        yield task.transform(batch, evaluation_generators(chosen), training=False)
+        yield task.transform(batch, row_generators(chosen), training=False)
 
 
 def first_inputs(task: Task, rows: Rows, count: int) -> Batch:

@@ -4,7 +4,6 @@ A metric is computed by `score`; its name stands in `METRICS` of settings.py.
 """
 
 import math
-from functools import partial
 
 import numpy as np
 import torch
@@ -18,24 +17,8 @@ from transformers import EvalPrediction
 from modeling_leaner.family import IMAGES
 from modeling_leaner.models import with_channels
 
-from ..data.sources import (
-    Rows,
-    column_names,
-    decoded_image,
-    find_column,
-    with_encoded_images,
-)
-from ..settings import RecipeArguments
-from .base import (
-    Batch,
-    Generators,
-    Task,
-    TextTask,
-    check_text,
-    prepared_rows,
-    random_numbers,
-    shown,
-)
+from ..data.sources import EMPTY, Rows, checked_texts, column_names, decoded_image, find_column, with_encoded_images
+from .base import Batch, Generators, Task, TextTask, prepared_rows
 
 
 REGRESSION_METRICS = ("pearson", "spearman", "squared_error")
@@ -81,16 +64,10 @@ class Classification(Task):
         """How many classes there are; some have two names, the model's and a number."""
         return len(set(self.classes.values()))
 
-    def label_key(self) -> tuple:
-        """All that decides the number of a label: part of the name of cached rows."""
-        return self.label_column, self.classes, self.goes_by_name
-
-    def labels(
-        self, batch: dict[str, list], indices: list[int], source: str, feature: object
-    ) -> list[float] | list[int]:
+    def labels(self, batch: dict[str, list], rows: list[int], source: str, feature: object) -> list[float] | list[int]:
         """Raises ValueError for a label that is missing, infinite, or outside the classes of the training split."""
         labels = []
-        for index, value in zip(indices, batch[self.label_column]):
+        for row, value in zip(rows, batch[self.label_column]):
             if self.regression:
                 number = value
                 fits = isinstance(value, int | float) and math.isfinite(value)
@@ -105,14 +82,10 @@ class Classification(Task):
             if not fits:
                 names = list(self.classes or ())
                 expected = f"not one of the {len(names)} classes {', '.join(names[:10])}" if names else "no number"
-                raise ValueError(f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is {expected}")
+                got = EMPTY if value is None else f"{value!r:.40}"
+                raise ValueError(f"{source}: {self.label_column}, row {row + 1}: {got} is {expected}")
             labels.append(float(number) if self.regression else int(number))
         return labels
-
-    def collate_labels(self, rows: list[dict]) -> torch.Tensor:
-        """(B,): numbers of a regression, or of classes."""
-        dtype = torch.float32 if self.regression else torch.long
-        return torch.tensor(np.array([row["labels"] for row in rows]), dtype=dtype)
 
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """The metric of always guessing one class: the most frequent one of the training rows, or for F1 the best."""
@@ -155,6 +128,7 @@ class ImageClassification(Classification):
     title = "Image classification"
     head = "ForImageClassification"
     modality = IMAGES
+    main_metrics = ("accuracy",)
     held_out_unit = "images"
     has_full_rows = True
     does = "sorts images into the classes of its training set"
@@ -170,38 +144,39 @@ class ImageClassification(Classification):
     def prepare(self, rows: Rows, source: str) -> Rows:
         height, width = self.config.image_shape
         feature = (rows.features or {}).get(self.label_column)
-        function = partial(self._read, source=source, size=(height, width), feature=feature)
-        settings = (self.image_column, self.label_key(), height, width, self.config.num_channels)
-        key = (settings, self.reading_key())
-        rows = with_encoded_images(rows, self.image_column)
-        return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"images of {source}")
-
-    def _read(
-        self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int], feature: object
-    ) -> dict:
-        pixels = []
         chosen = self.processing.resample  # 0, the nearest pixel, is a choice
         resampling = PILImage.Resampling.BILINEAR if chosen is None else chosen
-        for index, value in zip(indices, batch[self.image_column]):
-            where = f"{source}: {self.image_column}, row {index + 1}"
-            image = decoded_image(value, where)
-            if not isinstance(image, PILImage.Image) or image.mode[0] in "FI":
-                raise ValueError(f"{where}: expected an image of 8 bits a channel")
-            image = with_channels(image, self.config.num_channels)
-            image = image if image.size == size[::-1] else image.resize(size[::-1], resampling)
-            pixels.append(np.asarray(image, dtype=np.uint8).reshape(*size, -1).transpose(2, 0, 1).ravel())
-        return {"pixels": pixels, "labels": self.labels(batch, indices, source, feature)}
+
+        def read(batch: dict[str, list], numbers: list[int]) -> dict:
+            pixels = []
+            for number, value in zip(numbers, batch[self.image_column]):
+                where = f"{source}: {self.image_column}, row {number + 1}"
+                image = decoded_image(value, where)
+                if not isinstance(image, PILImage.Image) or image.mode[0] in "FI":
+                    raise ValueError(f"{where}: expected an image of 8 bits a channel")
+                image = with_channels(image, self.config.num_channels)
+                image = image if image.size == (width, height) else image.resize((width, height), resampling)
+                pixels.append(np.asarray(image, dtype=np.uint8).reshape(height, width, -1).transpose(2, 0, 1).ravel())
+            return {"pixels": pixels, "labels": self.labels(batch, numbers, source, feature)}
+
+        labels = (self.label_column, self.classes, self.goes_by_name)  # what decides the number of a label
+        settings = (self.image_column, labels, height, width, self.config.num_channels)
+        key = (settings, self.processing.to_json_string())
+        rows = with_encoded_images(rows, self.image_column)
+        return prepared_rows(rows, read, key, self.arguments.preprocessing_workers, f"images of {source}")
 
     def collate(self, rows: list[dict]) -> Batch:
         pixels = torch.from_numpy(np.stack([np.asarray(row["pixels"], dtype=np.uint8) for row in rows]))
         pixels = pixels.view(-1, self.config.num_channels, *self.config.image_shape)
-        return {"pixel_values": pixels, "labels": self.collate_labels(rows)}
+        return {"pixel_values": pixels, "labels": torch.tensor([int(row["labels"]) for row in rows])}
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """Crop and mirror while training; always the processor's scale, mean and deviation, where it has them."""
         pixels = batch["pixel_values"]
         if training:
-            draws = random_numbers(generators, (3,), pixels)  # (B, 3): row, column, mirror
+            # (B, 3): row, column, mirror
+            draws = np.stack([generator.random(3, dtype=np.float32) for generator in generators])
+            draws = torch.from_numpy(draws).to(pixels.device)
             height, width = self.config.image_shape
             # A random window of the model's size from every padded image: (B, C, H, W) → (B, C, height, width)
             pixels = F.pad(pixels, [self.arguments.crop_padding] * 4)
@@ -231,11 +206,8 @@ class SequenceClassification(Classification, TextTask):
     head = "ForSequenceClassification"
     does = "sorts texts into the classes of its training set"
     lower_is_better = ("loss", "squared_error")
+    main_metrics = ("accuracy", "pearson")  # of classes, of numbers
     may_be_regression = True
-
-    @classmethod
-    def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
-        return (arguments.metric,) if arguments.metric else ("accuracy", "pearson")  # of classes, of numbers
 
     def configure(self, train: Rows) -> dict[str, object]:
         self.texts = self.text_columns_of(self.arguments, train)
@@ -254,28 +226,30 @@ class SequenceClassification(Classification, TextTask):
         return fields
 
     def prepare(self, rows: Rows, source: str) -> Rows:
-        reading = (self.length, self.arguments.truncation, self.segments, self.reading_key())
-        key = (self.name, self.texts, self.label_key(), reading)
+        truncation = self.arguments.truncation
+        limit = {"truncation": True, "max_length": self.length} if truncation else {"verbose": False}
         feature = (rows.features or {}).get(self.label_column)
-        function = partial(self._read, source=source, feature=feature)
-        return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
 
-    def _read(self, batch: dict[str, list], indices: list[int], source: str, feature: object) -> dict:
-        for name in self.texts:
-            check_text(batch, name, indices, source)
-        limit = {"truncation": True, "max_length": self.length} if self.arguments.truncation else {"verbose": False}
-        tokens = self.processing(*(batch[name] for name in self.texts), return_attention_mask=False, **limit)
-        lengths = list(map(len, tokens["input_ids"]))
-        for index, length in zip(indices, lengths):
-            if not 0 < length <= self.length:
-                ways = f"; --truncation true cuts it, --max_length {length} reads all of it" if length else ""
-                raise ValueError(
-                    f"{source}: {self.texts[0]}, row {index + 1}: {length} tokens, expected 1..{self.length}{ways}"
-                )
-        prepared = {"input_ids": tokens["input_ids"], "length": lengths}
-        if len(self.texts) == 2 and "token_type_ids" in tokens and self.segments:
-            prepared["token_type_ids"] = tokens["token_type_ids"]
-        return {**prepared, "labels": self.labels(batch, indices, source, feature)}
+        def read(batch: dict[str, list], numbers: list[int]) -> dict:
+            texts = [list(checked_texts(batch[name], f"{source}: {name}", numbers)) for name in self.texts]
+            tokens = self.processing(*texts, return_attention_mask=False, **limit)
+            lengths = list(map(len, tokens["input_ids"]))
+            for number, length in zip(numbers, lengths):
+                if not 0 < length <= self.length:
+                    ways = f"; --truncation true cuts it, --max_length {length} reads all of it" if length else ""
+                    problem = f"{length} tokens, expected 1..{self.length}{ways}"
+                    raise ValueError(f"{source}: {self.texts[0]}, row {number + 1}: {problem}")
+            prepared = {"input_ids": tokens["input_ids"], "length": lengths}
+            if len(self.texts) == 2 and "token_type_ids" in tokens and self.segments:
+                prepared["token_type_ids"] = tokens["token_type_ids"]
+            return {**prepared, "labels": self.labels(batch, numbers, source, feature)}
+
+        reading = (self.length, truncation, self.segments, self.reading_key())
+        labels = (self.label_column, self.classes, self.goes_by_name)  # what decides the number of a label
+        key = (self.name, self.texts, labels, reading)
+        return prepared_rows(rows, read, key, self.arguments.preprocessing_workers, f"tokens of {source}")
 
     def collate(self, rows: list[dict]) -> Batch:
-        return {**self.collate_text(rows), "labels": self.collate_labels(rows)}
+        dtype = torch.float32 if self.regression else torch.long
+        labels = torch.tensor(np.array([row["labels"] for row in rows]), dtype=dtype)
+        return {**self.collate_text(rows), "labels": labels}

@@ -9,7 +9,7 @@ Shapes: B rows, T tokens, C classes, N predicted tokens, V vocabulary, K kept to
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from datasets import IterableDataset
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel
-from transformers.utils import ModelOutput
 
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.family import IMAGES
@@ -28,8 +27,8 @@ from modeling_leaner.hub import RECORD, load_processors, pooling_of
 from modeling_leaner.models import mean_over_tokens
 from modeling_leaner.names import require_source
 
-from ..data.sources import Rows, find_text_column, sentences
-from .base import Batch, Generators, Task, TextTask, check_text, prepared_rows, tokenizer_text
+from ..data.sources import Rows, checked_texts, sentences
+from .base import Batch, Generators, Task, TextTask, prepared_rows, tokenizer_text
 
 
 LEAST = 1e-9  # probability of what is not among the kept tokens
@@ -91,17 +90,6 @@ def require_mean(key: str, source: str) -> None:
         raise ValueError(f"{key}: {source} pools by the first token; leaner slim takes it, a run does not")
 
 
-def with_teacher(task: Task) -> Task:
-    """The task that learns from the settings' teacher; the task itself where there is none."""
-    arguments = task.arguments
-    if arguments.teacher is None:
-        return task
-    first = "distill_task" if not task.head else "distill_logits"
-    if not (getattr(arguments, first) or arguments.distill_hidden):
-        raise ValueError(f"{first}, distill_hidden: both are 0, so that nothing is learned from the teacher")
-    return Taught(task, task.teacher if isinstance(task, Embedding) else load_teacher(task))
-
-
 def parts(batch: Batch) -> tuple[Batch, Batch]:
     """What the student reads, and what the teacher reads: the same, if the batch has nothing for the teacher alone."""
     own = {name: tensor for name, tensor in batch.items() if not name.startswith(OF_TEACHER)}
@@ -123,14 +111,11 @@ def divergence(
     predicted = F.log_softmax(student.float() / temperature, dim=-1).flatten(0, -2)
     if kept is not None:
         expected, tokens = expected.topk(min(kept, expected.shape[-1]))
-        expected, predicted = with_the_rest(expected), with_the_rest(predicted.gather(1, tokens))
+        expected, predicted = (  # (N, K + 1)
+            torch.cat([each, (1 - each.exp().sum(dim=1, keepdim=True)).clamp(min=LEAST).log()], dim=1)
+            for each in (expected, predicted.gather(1, tokens))
+        )
     return F.kl_div(predicted, expected, reduction="batchmean", log_target=True) * temperature**2
-
-
-def with_the_rest(log_probabilities: torch.Tensor) -> torch.Tensor:
-    """(N, K) → (N, K + 1): the last is of all other tokens together."""
-    rest = 1 - log_probabilities.exp().sum(dim=1, keepdim=True)
-    return torch.cat([log_probabilities, rest.clamp(min=LEAST).log()], dim=1)
 
 
 def cosine_distance(teacher: torch.Tensor, student: torch.Tensor) -> torch.Tensor:
@@ -180,14 +165,14 @@ class Taught:
 
     has_own_loss = True
 
-    def __init__(self, task: Task, teacher: PreTrainedModel):
+    def __init__(self, task: Task):
         self.task = task
-        self.teacher = teacher
+        self.teacher = task.teacher if isinstance(task, Embedding) else load_teacher(task)
         arguments = task.arguments
         self.learns_logits = bool(arguments.distill_logits) and bool(task.head)
         self.layers = []  # of the teacher, whose states are learned
         if arguments.distill_hidden:
-            depths = (task.config.num_hidden_layers, teacher.config.num_hidden_layers)
+            depths = (task.config.num_hidden_layers, self.teacher.config.num_hidden_layers)
             self.layers = mapped_layers(str(arguments.shape), arguments.distill_layers, *depths)
 
     def __getattr__(self, name: str) -> Any:
@@ -199,7 +184,7 @@ class Taught:
         Of held-out rows the task's own loss, which compares with that of a run without a teacher.
         """
         if not model.training:
-            return self.own_loss(model, inputs)
+            return self.task.loss(model, inputs)
         arguments = self.task.arguments
         own, read = parts(inputs)
         states = {"output_hidden_states": True} if self.layers else {}
@@ -207,28 +192,20 @@ class Taught:
         with torch.no_grad(), bf16, vocabulary_logits(self.teacher, self.learns_logits) as expected:
             theirs = self.teacher(**read, **states)
         if isinstance(self.task, Embedding):
-            own["labels"] = vectors_of(theirs, read)
+            own["labels"] = mean_over_tokens(theirs.last_hidden_state.float(), read["attention_mask"])
         with vocabulary_logits(model, self.learns_logits) as predicted:
-            own_loss, outputs = self.own_loss(model, {**own, **states})
+            own_loss, outputs = self.task.loss(model, {**own, **states})
 
         loss = arguments.distill_task * own_loss
         if self.learns_logits:
             pair = (expected or [theirs.logits])[-1], (predicted or [outputs.logits])[-1]
             loss = loss + arguments.distill_logits * self.logits_loss(*pair, own["labels"])
         if self.layers:
-            mask = own.get("attention_mask")
-            if mask is None and own["labels"].dim() == 2:  # padding has no label
-                mask = own["labels"] != -100
+            of_labels = "attention_mask" not in own and own["labels"].dim() == 2  # padding has no label
+            mask = own["labels"] != -100 if of_labels else own.get("attention_mask")
             pair = theirs["hidden_states"], outputs["hidden_states"]
             loss = loss + arguments.distill_hidden * states_distance(*pair, self.layers, mask)
         return loss, outputs
-
-    def own_loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, object]:
-        """The task's loss without a teacher, and the outputs."""
-        if self.task.has_own_loss:
-            return self.task.loss(model, inputs)
-        outputs = model(**inputs)
-        return outputs.loss, outputs
 
     def logits_loss(self, teacher: torch.Tensor, student: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Of logits (B, C), or those of a vocabulary: at every place, (B, T, V), or at the hidden ones, (N, V)."""
@@ -257,12 +234,9 @@ def vocabulary_logits(model: nn.Module, are_learned: bool) -> Iterator[list[torc
     head = getattr(getattr(model, "module", model), "lm_head", None)
     if head is None or not are_learned:
         yield computed
-        return
-    handle = head.register_forward_hook(lambda module, args, logits: computed.append(logits))
-    try:
-        yield computed
-    finally:
-        handle.remove()
+    else:
+        with head.register_forward_hook(lambda module, args, logits: computed.append(logits)):
+            yield computed
 
 
 # The task that learns nothing else
@@ -279,6 +253,7 @@ class Embedding(TextTask):
     hub_name = "sentence-similarity"
     title = "Sentence vectors"
     head = ""  # the bare model
+    main_metrics = ("cosine",)
     does = "turns texts into vectors that are near where the texts are alike"
     has_own_loss = True
 
@@ -289,9 +264,7 @@ class Embedding(TextTask):
     def configure(self, train: Rows) -> dict[str, object]:
         if self.arguments.teacher is None:
             raise ValueError("teacher: missing; a folder or Hub id whose vectors are learned")
-        self.text_column = find_text_column(train, self.arguments.text_column, "text_column")
-        self.columns = [self.text_column]
-        return {}
+        return super().configure(train)
 
     def prepare(self, rows: Rows, source: str) -> Rows:
         """The token ids of each text and their number; the teacher's, too, if the student has another vocabulary."""
@@ -299,14 +272,23 @@ class Embedding(TextTask):
         theirs = AutoTokenizer.from_pretrained(self.arguments.teacher, trust_remote_code=False)
         if tokenizer_text(theirs) != tokenizer_text(self.processing):
             tokenizers[OF_TEACHER] = theirs
-        texts = list(map(tokenizer_text, tokenizers.values()))
-        settings = (self.text_column, self.length, self.arguments.split_sentences, self.reading_key(), texts)
-        reading = {"column": self.text_column, "length": self.length, "source": source}
-        function = partial(read_texts, tokenizers=tokenizers, split=self.arguments.split_sentences, **reading)
-        workers = self.arguments.preprocessing_workers
-        prepared = prepared_rows(rows, function, (self.name, settings), workers, f"tokens of {source}")
+        # Not `self` within `read`: it would hand the teacher to every process.
+        column, length, split = self.text_column, self.length, self.arguments.split_sentences
+
+        def read(batch: dict[str, list], numbers: list[int]) -> dict:
+            texts = list(checked_texts(batch[column], f"{source}: {column}", numbers))
+            texts = [part for text in texts for part in sentences(text)] if split else texts
+            columns = {}
+            for start, tokenizer in tokenizers.items():
+                options = {"truncation": True, "max_length": length, "return_attention_mask": False}
+                columns[f"{start}input_ids"] = tokenizer(texts, **options)["input_ids"] if texts else []
+            return {**columns, "length": list(map(len, columns["input_ids"]))}
+
+        vocabularies = list(map(tokenizer_text, tokenizers.values()))
+        key = (self.name, (column, length, split, self.reading_key(), vocabularies))
+        prepared = prepared_rows(rows, read, key, self.arguments.preprocessing_workers, f"tokens of {source}")
         if not isinstance(prepared, IterableDataset) and len(prepared) == 0:
-            raise ValueError(f"{source}: {self.text_column} holds no sentence")
+            raise ValueError(f"{source}: {column} holds no sentence")
         return prepared
 
     def collate(self, rows: list[dict]) -> Batch:
@@ -325,13 +307,14 @@ class Embedding(TextTask):
             return batch
         own, read = parts(batch)
         read = {name: tensor.to(self.teacher.device) for name, tensor in read.items()}
-        return {**own, "labels": vectors_of(self.teacher(**read), read).to(own["input_ids"].device)}
+        vectors = mean_over_tokens(self.teacher(**read).last_hidden_state.float(), read["attention_mask"])
+        return {**own, "labels": vectors.to(own["input_ids"].device)}
 
     def loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, Batch]:
         """Mean over rows of the distance to the teacher; and the vectors (B, D), and states if asked."""
         tokens = {name: tensor for name, tensor in inputs.items() if name != "labels"}
         outputs = model(**tokens)
-        vectors = vectors_of(outputs, tokens)
+        vectors = mean_over_tokens(outputs.last_hidden_state.float(), tokens["attention_mask"])
         if self.arguments.vector_loss == "squared_error":
             loss = F.mse_loss(vectors, inputs["labels"])
         else:
@@ -344,24 +327,6 @@ class Embedding(TextTask):
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         vectors, teachers = unit_vectors(prediction.predictions), unit_vectors(prediction.label_ids)
         return {"cosine": float((vectors * teachers).sum(axis=1).mean())}
-
-
-def read_texts(
-    batch: dict[str, list], indices: list[int], column: str, length: int, source: str, tokenizers: dict, split: bool
-) -> dict:
-    """Token ids of each text, or with `split` of each sentence, by each tokenizer; and how many the first gives."""
-    check_text(batch, column, indices, source)
-    texts = [part for text in batch[column] for part in sentences(text)] if split else batch[column]
-    columns = {}
-    for start, tokenizer in tokenizers.items():
-        found = tokenizer(texts, truncation=True, max_length=length, return_attention_mask=False) if texts else {}
-        columns[f"{start}input_ids"] = found.get("input_ids", [])
-    return {**columns, "length": list(map(len, columns["input_ids"]))}
-
-
-def vectors_of(outputs: ModelOutput, inputs: Batch) -> torch.Tensor:
-    """(B, D): the mean over tokens of the last states, in float32."""
-    return mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:

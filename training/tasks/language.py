@@ -1,54 +1,41 @@
 """The two language models' tasks: documents joined and cut into rows, the next token or hidden tokens predicted."""
 
-from functools import partial
 from itertools import chain
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch.nn import functional as F
 from transformers import EvalPrediction
 
-from ..data.sources import Rows, find_text_column, first_rows
-from .base import Batch, Generators, TextTask, check_text, prepared_rows, random_numbers
+from ..data.sources import Rows, checked_texts, first_rows
+from .base import Batch, Generators, TextTask, prepared_rows
 
 
 class LanguageModelling(TextTask):
     """Documents with a separator after each, joined and cut into rows by `_pack`, 1,000 documents at a time.
 
-    Of a row `targets` may be predicted. Nothing is dropped: the last row of each 1,000 documents is short.
+    Nothing is dropped: the last row of each 1,000 documents is short.
     """
 
+    main_metrics = ("loss",)
     is_scored_by_token = True
     has_full_rows = True
     predicts_special_tokens = True  # such as the end of a text
 
-    def configure(self, train: Rows) -> dict[str, object]:
-        self.text_column = find_text_column(train, self.arguments.text_column, "text_column")
-        self.columns = [self.text_column]
-        return {}
-
     def prepare(self, rows: Rows, source: str) -> Rows:
+        def tokens(batch: dict[str, list], numbers: list[int]) -> dict:
+            """Each document's tokens, then a separator; and for whole words the number of each token's word."""
+            texts = list(checked_texts(batch[self.text_column], f"{source}: {self.text_column}", numbers))
+            encodings = self.processing(texts, add_special_tokens=False, verbose=False).encodings
+            columns = {"input_ids": [np.array([*each.ids, self.separator], dtype=np.int32) for each in encodings]}
+            if self.arguments.whole_word_masking:
+                columns["words"] = [np.array([*each.word_ids, -1], dtype=np.int32) for each in encodings]
+            return columns
+
         key = (self.text_column, self.arguments.whole_word_masking, self.reading_key())
-        function = partial(self._tokens, source=source)
-        rows = prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
+        rows = prepared_rows(rows, tokens, key, self.arguments.preprocessing_workers, f"tokens of {source}")
         # One process: where rows are cut must not depend on how many there are.
         return prepared_rows(rows, self._pack, (self.name, self.length), 1, f"rows of {source}")
-
-    def _tokens(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
-        """Each document's tokens with a separator at the end and, for whole words, the number of each token's word."""
-        check_text(batch, self.text_column, indices, source)
-        encodings = self.processing(batch[self.text_column], add_special_tokens=False, verbose=False).encodings
-        columns = {"input_ids": [np.array([*encoding.ids, self.separator], dtype=np.int32) for encoding in encodings]}
-        if self.arguments.whole_word_masking:
-            columns["words"] = [np.array([*encoding.word_ids, -1], dtype=np.int32) for encoding in encodings]
-        return columns
-
-    @property
-    def separator(self) -> int:
-        """The number of the token that ends a document: the end of a text, or where the tokenizer has none, sep."""
-        end = self.processing.eos_token_id
-        return self.processing.sep_token_id if end is None else end
 
     def keep_held_out(self, rows: Rows) -> None:
         """Keeps the UTF-8 bytes of all documents, by which the nats of all their tokens are divided."""
@@ -56,19 +43,21 @@ class LanguageModelling(TextTask):
         self.text_bytes = sum(len(str(row[self.text_column]).encode()) for row in rows)
 
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
-        """Loss, in nats per token, of guessing each token by its frequency in the training rows (plus one)."""
-        frequencies = self._counts(train) + 1
-        occurrences = self._counts(held_out)
+        """Loss, in nats per token, of guessing each token by its frequency in the training rows (plus one).
+
+        By the tokens that may be targets in the first 20,000 rows of each: no row's first, which begins it.
+        """
+        size = self.config.vocab_size
+        ignored = [] if self.predicts_special_tokens else self.processing.all_special_ids
+        counts = []
+        for rows in (train, held_out):
+            counts.append(np.zeros(size, dtype=np.int64))
+            for batch in first_rows(rows, 20_000).with_format("numpy").iter(1000):
+                targets = np.concatenate([row[1:] for row in batch["input_ids"]])
+                counts[-1] += np.bincount(targets[~np.isin(targets, ignored)], minlength=size)
+        frequencies, occurrences = counts[0] + 1, counts[1]
         log_probabilities = np.log(frequencies / frequencies.sum())
         return "unigram loss", float(-(occurrences * log_probabilities).sum() / occurrences.sum())
-
-    def _counts(self, rows: Dataset) -> np.ndarray:
-        """How often each token is a target in the first 20,000 rows."""
-        counts = np.zeros(self.config.vocab_size, dtype=np.int64)
-        for batch in first_rows(rows, 20_000).with_format("numpy").iter(1000):
-            targets = np.concatenate([self.targets(row) for row in batch["input_ids"]])
-            counts += np.bincount(targets, minlength=len(counts))
-        return counts
 
     def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
         """(B, 3): loss in nats, tokens and hits of each row, from logits (B, T, V) and labels (B, T), -100 ignored."""
@@ -93,14 +82,6 @@ class LanguageModelling(TextTask):
         }
 
 
-def repeated_bigrams(ids: torch.Tensor) -> torch.Tensor:
-    """Which tokens complete a bigram that occurs earlier in their row: (B, T) numbers → (B, T); never the first."""
-    pairs = ids[:, :-1] * (ids.max() + 1) + ids[:, 1:]
-    values, order = pairs.sort(dim=1, stable=True)  # equal pairs side by side, the earliest first
-    repeated = F.pad(values.diff(dim=1) == 0, (1, 0))
-    return F.pad(torch.zeros_like(repeated).scatter(1, order, repeated), (1, 0))
-
-
 class CausalLM(LanguageModelling):
     """Next-token prediction on packed rows, end-of-text between documents."""
 
@@ -121,7 +102,11 @@ class CausalLM(LanguageModelling):
     def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
         """(B, 5): beside the three of all tokens, loss and number of those that complete a bigram seen in the row."""
         sums = super().reduce(outputs, labels)
-        repeated = super().reduce(outputs, labels.masked_fill(~repeated_bigrams(labels), -100))
+        pairs = labels[:, :-1] * (labels.max() + 1) + labels[:, 1:]
+        values, order = pairs.sort(dim=1, stable=True)  # equal pairs side by side, the earliest first
+        seen = F.pad(values.diff(dim=1) == 0, (1, 0))
+        seen = F.pad(torch.zeros_like(seen).scatter(1, order, seen), (1, 0))  # (B, T), never the first
+        repeated = super().reduce(outputs, labels.masked_fill(~seen, -100))
         return torch.cat([sums, repeated[:, :2]], dim=1)
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
@@ -144,9 +129,6 @@ class CausalLM(LanguageModelling):
     def collate(self, rows: list[dict]) -> Batch:
         ids = self.pad(rows, "input_ids", -100)
         return {"input_ids": ids.masked_fill(ids == -100, self.pad_id), "labels": ids}
-
-    def targets(self, ids: np.ndarray) -> np.ndarray:
-        return ids[1:]
 
     def aligned(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return logits[:, :-1], labels[:, 1:]
@@ -188,7 +170,9 @@ class MaskedLM(LanguageModelling):
         """Chooses and masks tokens; the same choice for a row at every evaluation."""
         ids = batch["input_ids"]
         words = batch.pop("words", None)
-        draws = random_numbers(generators, (3, self.length), ids)[..., : ids.shape[1]]  # none depends on the batch's T
+        # of the longest row, so that none depends on the batch's T
+        draws = np.stack([generator.random((3, self.length), dtype=np.float32) for generator in generators])
+        draws = torch.from_numpy(draws).to(ids.device)[..., : ids.shape[1]]
         chosen, fate, other = draws.unbind(1)  # each (B, T)
         if words is not None:
             chosen = chosen.gather(1, words)  # one draw per word
@@ -202,6 +186,3 @@ class MaskedLM(LanguageModelling):
         inputs = torch.where(masked & (fate < 0.8), self.processing.mask_token_id, ids)
         inputs = torch.where(masked & (fate >= 0.9), replaced, inputs)
         return {**batch, "input_ids": inputs, "labels": ids.masked_fill(~masked, -100)}
-
-    def targets(self, ids: np.ndarray) -> np.ndarray:
-        return ids[~np.isin(ids, self.processing.all_special_ids)]
