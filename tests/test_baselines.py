@@ -93,8 +93,11 @@ def test_guesses_on_images_read_their_pixels():
 
 
 def test_shared_tokens_of_a_pair():
-    rows = packed([[1, 7, 8, 2, 8, 9, 2], [1, 5, 2, 5, 2], [1, 5, 2, 6, 2]])
-    assert baselines.token_overlap(rows, separator=2)[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
+    ids = [[1, 7, 8, 2, 8, 9, 2], [1, 5, 2, 5, 2], [1, 5, 2, 6, 2]]
+    rows = Dataset.from_dict({"input_ids": ids, "token_type_ids": ids, "length": [7, 5, 5]})
+    task = SimpleNamespace(processing=SimpleNamespace(sep_token_id=2))
+    shares, _, _ = baselines.text_features(task, rows, rows)["shared tokens only"]
+    assert shares[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
 
 
 @pytest.mark.parametrize("told_by", ["first token only", "length only", "bag of tokens"])

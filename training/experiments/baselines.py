@@ -73,20 +73,6 @@ def token_losses(
     return {"frequencies": -np.log(frequency), "bigram, all training rows": bigram}
 
 
-def token_overlap(rows: Dataset, separator: int) -> np.ndarray:
-    """(rows, 1): the share of the different tokens of a pair of texts that both contain.
-
-    A row is a mark of the beginning, the first text, the separator, the second text and perhaps the separator again.
-    """
-    shares = []
-    for row in rows.with_format("numpy")["input_ids"]:
-        middle = np.flatnonzero(row == separator)[0]
-        first = set(row[1:middle].tolist())
-        second = set(row[middle + 1 :].tolist()) - {separator}
-        shares.append(len(first & second) / max(1, len(first | second)))
-    return np.array(shares)[:, None]
-
-
 def small_images(task: ImageClassification, rows: Dataset) -> np.ndarray:
     """(rows, channels × PIXELS²): pixels of 0..1, averaged over tiles if the images are larger than PIXELS."""
     height, width = task.config.image_shape
@@ -115,8 +101,17 @@ def text_features(task: SequenceClassification, train: Dataset, held_out: Datase
         "bag of tokens": (*tokens, bag),
     }
     if "token_type_ids" in train.column_names:  # pairs of texts
-        separator = task.processing.sep_token_id
-        features["shared tokens only"] = (token_overlap(train, separator), token_overlap(held_out, separator), [])
+        # The share of the different tokens that both texts contain. A row is a mark of the beginning, the first text,
+        # the separator, the second text and perhaps the separator again.
+        separator, overlaps = task.processing.sep_token_id, []
+        for each in tokens:
+            shares = []
+            for row in each:
+                middle = np.flatnonzero(row == separator)[0]
+                first, second = set(row[1:middle].tolist()), set(row[middle + 1 :].tolist()) - {separator}
+                shares.append(len(first & second) / max(1, len(first | second)))
+            overlaps.append(np.array(shares)[:, None])
+        features["shared tokens only"] = (*overlaps, [])
     return features
 
 

@@ -136,9 +136,6 @@ def score(rows: Scored, outputs: np.ndarray, chosen: np.ndarray | slice = slice(
     return float(outputs[chosen].mean())
 
 
-# Rows
-
-
 def local_copies(entries: Sequence[str]) -> dict[str, str | None]:
     """The scores that `--data NAME[=PATH] ...` asks for, each with its local copy; None means the Hub's copy."""
     given: dict[str, str | None] = {}
@@ -188,9 +185,6 @@ def load_rows(given: Mapping[str, str | None]) -> dict[str, Scored]:
     return {name: found[name] for name in TITLES if name in found}
 
 
-# Encoders
-
-
 class Encoder(NamedTuple):
     """A model that turns texts into embeddings."""
 
@@ -238,9 +232,6 @@ def onnx_encoder(file: Path) -> Encoder:
     return Encoder(f"{folder.resolve().name}/{file.name}", encode, file.stat().st_size / 1e6)
 
 
-# Comparison
-
-
 def interval(rows: Scored, own: np.ndarray, first: np.ndarray) -> tuple[float, float]:
     """The 95 % interval of a score less the first model's, by a paired bootstrap over rows."""
     generator = np.random.default_rng(0)
@@ -254,9 +245,7 @@ def interval(rows: Scored, own: np.ndarray, first: np.ndarray) -> tuple[float, f
 def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int = 5) -> dict:
     """Scores, sizes and speeds of encoders, as JSON holds them; the first is what the others are compared with.
 
-    Args:
-        given: names of scores with local copies of their rows, see `local_copies`.
-        rounds: turns of the timing; 0 leaves it out.
+    `given` is as of `local_copies`; 0 `rounds` leave out the timing.
     """
     rows = load_rows(given)
     encoders = [load_encoder(source) for source in sources]
@@ -309,12 +298,8 @@ def mean_sts(scores: Mapping[str, float]) -> float | None:
 
 
 def evaluate_encoders(sources: Sequence[str], data: Sequence[str], rounds: int, as_json: bool) -> None:
-    """Prints the comparison of encoders: one JSON document, or a table of the scores × 100, as MTEB prints them.
-
-    Args:
-        data: NAME or NAME=PATH of what is scored; empty means everything, from the Hub.
-    """
-    document = compare(sources, local_copies(data or list(SOURCES)), rounds)
+    """Prints the comparison of encoders: one JSON document, or a table of the scores × 100, as MTEB prints them."""
+    document = compare(sources, local_copies(data or list(SOURCES)), rounds)  # without data all, from the Hub
     if as_json:
         print(json.dumps(document))
         return
