@@ -18,11 +18,11 @@ def packed(rows):
 def test_a_bigram_is_interpolated():
     """Against the formula of Witten and Bell, pair by pair; rows do not run into each other."""
     rows = [[0, 1, 2, 1], [1, 2, 2], [3]]
-    model = baselines.Bigram.fit(packed(rows), 5, ignored=[])
     pairs = [pair for row in rows for pair in zip(row, row[1:])]
     frequency = (np.bincount([right for _, right in pairs], minlength=5) + 1) / (len(pairs) + 5)
-    assert model.frequency == pytest.approx(frequency)
     for left in range(5):
+        losses = baselines.token_losses(packed(rows), 5, [], np.full(5, left), np.arange(5))
+        assert np.exp(-losses["frequencies"]) == pytest.approx(frequency)
         followers = [right for start, right in pairs if start == left]
         different = len(set(followers))
         expected = [
@@ -31,7 +31,7 @@ def test_a_bigram_is_interpolated():
             else frequency[right]
             for right in range(5)
         ]
-        assert np.exp(-model.nats(np.full(5, left), np.arange(5))) == pytest.approx(expected)
+        assert np.exp(-losses["bigram, all training rows"]) == pytest.approx(expected)
         assert sum(expected) == pytest.approx(1)
 
 
@@ -49,14 +49,17 @@ def test_guesses_of_language_models_read_what_the_model_reads():
     assert found["bigram, all training rows"] < 0.2
 
 
-def test_the_guesses_of_a_masked_model_see_the_masks(monkeypatch):
+@pytest.mark.parametrize("kind, expected", [(MaskedLM, ([1, 9], [5, 7])), (CausalLM, ([1, 5, 7], [5, 7, 4]))])
+def test_the_guesses_of_a_masked_model_see_the_masks(monkeypatch, kind, expected):
     """The token on the left as the model reads it, of each place that is asked for."""
     batch = {"input_ids": torch.tensor([[1, 9, 3, 4]]), "labels": torch.tensor([[-100, 5, 7, -100]])}
+    asked = []
     monkeypatch.setattr(baselines, "evaluation_batches", lambda *_: [batch])
-    ((left, targets),) = baselines.left_and_target(MaskedLM.__new__(MaskedLM), packed([[1, 5, 7, 4]]))
-    assert (left.tolist(), targets.tolist()) == ([1, 9], [5, 7])
-    ((left, targets),) = baselines.left_and_target(CausalLM.__new__(CausalLM), packed([[1, 5, 7, 4]]))
-    assert (left.tolist(), targets.tolist()) == ([1, 5, 7], [5, 7, 4])
+    monkeypatch.setattr(baselines, "token_losses", lambda *given: asked.extend(given[-2:]) or {})
+    task = kind.__new__(kind)
+    vars(task).update(processing=SimpleNamespace(all_special_ids=[]), config=SimpleNamespace(vocab_size=20))
+    baselines.language_guesses(task, packed([[1, 5, 7, 4]]), packed([[1, 5, 7, 4]]))
+    assert tuple(each.tolist() for each in asked) == expected
 
 
 def test_which_tasks_have_guesses(monkeypatch):
@@ -90,8 +93,11 @@ def test_guesses_on_images_read_their_pixels():
 
 
 def test_shared_tokens_of_a_pair():
-    rows = packed([[1, 7, 8, 2, 8, 9, 2], [1, 5, 2, 5, 2], [1, 5, 2, 6, 2]])
-    assert baselines.token_overlap(rows, separator=2)[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
+    ids = [[1, 7, 8, 2, 8, 9, 2], [1, 5, 2, 5, 2], [1, 5, 2, 6, 2]]
+    rows = Dataset.from_dict({"input_ids": ids, "token_type_ids": ids, "length": [7, 5, 5]})
+    task = SimpleNamespace(processing=SimpleNamespace(sep_token_id=2))
+    shares, _, _ = baselines.text_features(task, rows, rows)["shared tokens only"]
+    assert shares[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
 
 
 @pytest.mark.parametrize("told_by", ["first token only", "length only", "bag of tokens"])

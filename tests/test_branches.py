@@ -12,7 +12,7 @@ from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import branches, runs, sweep
 from modeling_leaner.training.experiments.grid import Run, load_grid, reported
-from modeling_leaner.training.experiments.grid_results import GridResults, load_results
+from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.experiments.runs import options_of_run, result_row
 from modeling_leaner.training.experiments.statistics import summarise
 from modeling_leaner.training.running.run_folder import whole_checkpoints
@@ -71,9 +71,7 @@ def workshop(tmp_path, monkeypatch):
 def trained(grid, run, *words):
     """One run of the grid, in this process."""
     run.folder(grid).parent.mkdir(parents=True, exist_ok=True)
-    if run.branch is not None:
-        runs.begin_branch(GridResults(grid, {}), run)
-    train.main([*runs.command(GridResults(grid, {}), run)[len(runs.TRAIN_COMMAND) :], *words])
+    train.main([*runs.command(grid, run)[len(runs.TRAIN_COMMAND) :], *words])
     return run.folder(grid)
 
 

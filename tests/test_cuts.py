@@ -121,8 +121,8 @@ def test_the_cuts(made):
 def test_the_layers_of_a_teacher_are_named_for_the_cuts(folder):
     """Two for the cuts of two layers, of a model of four."""
     write_grid(overrides=OVERRIDES | {"distill_hidden": 1.0, "distill_layers": [1, 3]})
-    prepared = cuts.prepare_source(load_grid(Path("grid.yaml")), ["--data_files", *data()])
-    assert prepared.task.config.num_hidden_layers == 4
+    make()
+    assert load_config("cells/2x4").num_hidden_layers == 2
 
 
 # In place of a training: says whether its shape has weights, and fails.
@@ -202,10 +202,13 @@ def test_what_is_refused(folder, changes, message):
     assert not Path("cells/even").exists() and not Path("out").exists()
 
 
-def test_rows_to_choose_by_are_not_those_held_out(folder):
+def test_rows_to_choose_by_are_not_those_held_out(folder, monkeypatch):
     """And a batch is what the model reads, without labels."""
-    prepared = cuts.prepare_source(load_grid(Path("grid.yaml")), ["--data_files", *data()])
-    halves = cuts.calibration_batches(prepared)
+    halves = []
+    original = cuts.slim
+    monkeypatch.setattr(cuts, "slim", lambda *words: halves.extend(words[2:]) or original(*words))
+    write_grid(cuts={"cells/even": CELLS["cells/even"]}, shapes=["cells/even"], baseline="cells/even")
+    make()
     seen = [{str(row[row > 0].tolist()) for batch in half for row in batch["input_ids"]} for half in halves]
     assert seen[0] and seen[1] and not seen[0] & seen[1]
     assert all(set(batch) <= {"input_ids", "attention_mask", "token_type_ids"} for half in halves for batch in half)

@@ -1,5 +1,6 @@
 """The planner: its sources' numbers, its memory against a profiler, its solver, and `leaner plan`."""
 
+import copy
 import json
 import random
 import re
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from modeling_leaner.training.benchmarking import Step, build_model, made_up
+import transformers
+from modeling_leaner.training.benchmarking import Step, made_up
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig
 from typer.testing import CliRunner
@@ -33,7 +35,8 @@ def leaner():
 
 
 def training_step(config, length: int | None, rows: int) -> Step:
-    model = build_model("modeling_leaner", config, "lean")
+    auto_class = getattr(transformers, f"AutoModel{config.task_heads[0]}")
+    model = auto_class.from_config(copy.deepcopy(config), attn_implementation="lean")
     batch = made_up(config, rows, length)
     return Step(model, batch, torch.optim.AdamW(model.parameters(), lr=1e-4))  # not fused, as costs.py counts
 

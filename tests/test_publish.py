@@ -220,7 +220,7 @@ def test_a_grid_that_starts_from_another(workshop, tmp_path):
     grid = yaml.safe_load(Path("grid.yaml").read_text())
     later = {**grid, "start_from": "model_cards/grids/tiny", "output_dir": str(tmp_path), "publish": None}
     Path("later.yaml").write_text(yaml.safe_dump(later))
-    loaded = load_results(load_grid(Path("later.yaml")))
+    loaded = load_grid(Path("later.yaml"))
     for phase, seed, expected in (("report", 2, "seed2"), ("tune", 0, "seed1")):
         start = runs.shape_option(loaded, Run(phase, grid["shapes"][0], seed, 1e-3))
         assert start.endswith(f"deep-bert-{expected}-lr0.001") and Path(start, "model.safetensors").is_file()
@@ -236,7 +236,7 @@ def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
     starts = {}
     for seed in (1, 2):
         Path("later.yaml").write_text(yaml.safe_dump({**later, "start_seed": seed}))
-        starts[seed] = load_results(load_grid(Path("later.yaml")))
+        starts[seed] = load_grid(Path("later.yaml"))
     of = [Run("tune", shape, 0, 1e-3), Run("report", shape, 5, 1e-3)]
     kept = Path("model_cards/grids/tiny/runs")
     assert {runs.shape_option(starts[2], run) for run in of} == {str(kept / Run("report", shape, 2, 1e-3).name)}

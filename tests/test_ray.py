@@ -139,6 +139,11 @@ def test_a_run_that_loses_every_worker_has_failed(environment, tmp_path, monkeyp
     ("processors", "jobs", "share"),
     [([16, 4], 2, 8), ([6, 6], 3, 3), ([4, 4], 2, 4), ([8], 3, 2), ([1, 1], 5, 1)],
 )
-def test_the_share_of_a_run(processors, jobs, share):
+def test_the_share_of_a_run(monkeypatch, processors, jobs, share):
     """On no machine fewer runs than fit: of 16 and 4 processors, 10 each would let only one run at a time."""
-    assert ray_engine.share_of(processors, jobs) == share
+    asked = []
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": each}} for each in processors])
+    monkeypatch.setattr(ray, "remote", lambda **options: asked.append(options["num_cpus"]) or (lambda task: task))
+    ray_engine.RayCluster(jobs)
+    assert asked == [share]

@@ -11,7 +11,7 @@ import yaml
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import statistics
 from modeling_leaner.training.experiments.grid import Run, load_grid
-from modeling_leaner.training.experiments.grid_results import GridResults, RowsByRun, tune
+from modeling_leaner.training.experiments.grid_results import GridResults, RowsByRun
 from modeling_leaner.training.records import ResultRow
 from modeling_leaner.training.running import results
 from scipy import stats
@@ -127,7 +127,7 @@ def test_the_best_rate_is_that_of_the_mean_over_the_tuning_seeds(tmp_path):
     rows = tuned({(BASE, 5e-4): [0.50, 0.20], (BASE, 1e-3): [0.40, 0.38],
                   (SHALLOW, 5e-4): [0.30, 0.31], (SHALLOW, 1e-3): [0.40, 0.42],
                   (LEAN, 5e-4): [0.40, 0.41], (LEAN, 1e-3): [0.40, 0.42]})  # fmt: skip
-    choices = tune(grid, rows).choices
+    choices = GridResults(grid, rows).tuning.choices
     assert choices[BASE] == (1e-3, pytest.approx(0.04), pytest.approx(0.30))
     assert choices[SHALLOW] == (1e-3, pytest.approx(0.105), pytest.approx(0.02))
     found = cells(grid, rows)
@@ -139,15 +139,15 @@ def test_what_the_choice_needs(tmp_path):
     """Every seed of a rate; of equal means the lower loss, then the lower rate; one seed has no spread."""
     grid = grid_of(tmp_path, shapes=[BASE])
     rows = tuned({(BASE, 5e-4): [0.3, 0.3], (BASE, 1e-3): [0.9, None]})
-    assert tune(grid, rows).choices[BASE] == (5e-4, None, None)
-    assert [run.seed for run in tune(grid, {}).due] == [0, 9, 0, 9]
+    assert GridResults(grid, rows).tuning.choices[BASE] == (5e-4, None, None)
+    assert [run.seed for run in GridResults(grid, {}).tuning.due] == [0, 9, 0, 9]
     equal = tuned({(BASE, 5e-4): [0.3, 0.3], (BASE, 1e-3): [0.3, 0.3]})
-    assert tune(grid, equal).best[BASE] == 5e-4
+    assert GridResults(grid, equal).tuning.best[BASE] == 5e-4
     for run in equal:
         equal[run].eval_loss = 1 / run.learning_rate
-    assert tune(grid, equal).best[BASE] == 1e-3
+    assert GridResults(grid, equal).tuning.best[BASE] == 1e-3
     alone = grid_of(tmp_path, shapes=[BASE], tuning={**GRID["tuning"], "seeds": [9]})
-    assert tune(alone, equal).choices[BASE] == (1e-3, 0.0, None)
+    assert GridResults(alone, equal).tuning.choices[BASE] == (1e-3, 0.0, None)
 
 
 # What the rows say

@@ -409,7 +409,7 @@ def test_another_grid_is_refused(bench, changes):
     Path("grid.yaml").write_text(yaml.safe_dump(bench.grid))
     with pytest.MonkeyPatch.context() as patch:  # one run is enough
         run = Run("tune", BASE, 0, 1e-3)
-        patch.setattr(sweep, "missing_runs", lambda results: [] if run in results.rows else [run])
+        patch.setattr(runs, "missing_runs", lambda results: [] if run in results.rows else [run])
         patch.setattr(sweep, "show", lambda _: None)
         with pytest.raises(SystemExit):
             leaner("sweep", "grid.yaml")

@@ -8,7 +8,7 @@ from modeling_leaner.training import train
 from modeling_leaner.training.data import builtin, sources
 from modeling_leaner.training.experiments import runs
 from modeling_leaner.training.experiments.grid import Run, load_grid, write_grid
-from modeling_leaner.training.experiments.grid_results import load_results, write_rows
+from modeling_leaner.training.experiments.grid_results import write_rows
 
 
 GRID = {
@@ -45,9 +45,8 @@ def train_grid(file, local=()):
     for shape in grid.shapes:
         for seed in grid.seeds:
             run = Run("report", shape, seed, grid.learning_rates[0])
-            words = runs.command(load_results(grid), run, local)[len(runs.TRAIN_COMMAND) :]
+            words = runs.command(grid, run, local)[len(runs.TRAIN_COMMAND) :]
             train.main([*words, "--disable_tqdm", "true"])
             rows[run] = dataclasses.replace(runs.result_row(grid, run), jobs=1)
-    with grid.path("results.csv").open("w", newline="") as opened:
-        write_rows(rows.values(), opened)
+    write_rows(grid.path("results.csv"), rows.values())
     write_grid(grid)

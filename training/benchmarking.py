@@ -8,6 +8,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,9 +61,6 @@ class Step:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def seconds(self) -> float:
-        return seconds_of(self)
-
 
 def made_up(
     config: PreTrainedConfig, items: int, length: int | None, masked_share: float = MASKED_SHARE
@@ -99,31 +97,27 @@ class Case(NamedTuple):
     config: PreTrainedConfig
 
 
-def build_model(library: str, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
-    """A base model; or the family's with its pretraining head, or, in transformers, the one of the same shape."""
-    if library == "transformers":
-        names = {ours: name for relative in RELATIVES for name, ours in relative.classes.items()}
-        ours = type(config).__name__.removesuffix("Config") + config.task_heads[0]
-        theirs = getattr(transformers, names[ours])
-        return theirs._from_config(from_lean_config(config), attn_implementation=attention)
-    head = "" if library == "base model" else config.task_heads[0]
-    auto_class = getattr(transformers, f"AutoModel{head}")
-    return auto_class.from_config(copy.deepcopy(config), attn_implementation=attention)
-
-
 def build(case: Case, device: torch.device) -> Step:
-    """The step, which has run once."""
+    """The step, which has run once, of a base model; or of the family's with its pretraining head, or its peer."""
     torch.manual_seed(0)
+    config = case.config
+    if case.library == "transformers":
+        names = {ours: name for relative in RELATIVES for name, ours in relative.classes.items()}
+        theirs = getattr(transformers, names[type(config).__name__.removesuffix("Config") + config.task_heads[0]])
+        model = theirs._from_config(from_lean_config(config), attn_implementation=case.attention)
+    else:
+        head = "" if case.library == "base model" else config.task_heads[0]
+        auto_class = getattr(transformers, f"AutoModel{head}")
+        model = auto_class.from_config(copy.deepcopy(config), attn_implementation=case.attention)
     dtype = getattr(torch, case.dtype)
     is_training = case.phase == "training"
-    model = build_model(case.library, case.config, case.attention)
     model = model.to(device, torch.float32 if is_training else dtype)
     inputs: dict[str, Any] = {
         name: each.to(device, model.dtype if each.is_floating_point() else None)
-        for name, each in made_up(case.config, case.batch, case.length).items()
+        for name, each in made_up(config, case.batch, case.length).items()
         if is_training or name != "labels"
     }
-    if hasattr(case.config, "use_cache"):
+    if hasattr(config, "use_cache"):
         inputs["use_cache"] = False
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True) if is_training else None  # as the Trainer's
     step = Step(model, inputs, optimizer, dtype)
@@ -177,7 +171,7 @@ def time_in_turns(cases: Sequence[Case], device: torch.device, rounds: int, limi
         except Exception as error:
             rows[place]["note"] = " ".join(str(error).split())[:200] or type(error).__name__
     if steps:
-        times = take_turns([step.seconds for step in steps.values()], rounds, limit=limit)
+        times = take_turns([partial(seconds_of, step) for step in steps.values()], rounds, limit=limit)
         quartiles = np.percentile(times, (25, 50, 75), axis=1).T.tolist()
         for (place, step), own, (low, median, high) in zip(steps.items(), times, quartiles):
             rows[place] |= {
@@ -193,12 +187,7 @@ def time_in_turns(cases: Sequence[Case], device: torch.device, rounds: int, limi
 
 
 def bench(options: SimpleNamespace) -> pd.DataFrame:
-    """Measures all and prints a line for each; writes the CSV file.
-
-    Args:
-        options: those of `leaner bench`, by name; every combination of the lists is measured. Its `models` are timed
-            against each other; without any, its `shapes` against transformers.
-    """
+    """Measures every combination of the options of `leaner bench`, prints a line for each and writes the CSV file."""
     device = torch.device("cuda" if options.device == "gpu" else "cpu")
     if options.threads is not None:
         torch.set_num_threads(options.threads)

@@ -12,7 +12,6 @@ task's own metric:
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,51 +49,28 @@ def neighbours(rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield ids[:-1][in_one_row], ids[1:][in_one_row]
 
 
-@dataclass
-class Bigram:
-    """Counts of tokens that follow each other, and the frequency of each token, used if nothing else is known.
+def token_losses(
+    train: Dataset, vocabulary: int, ignored: list[int], left: np.ndarray, right: np.ndarray
+) -> dict[str, np.ndarray]:
+    """(N,) each: nats of the tokens `right` after `left`, by frequencies and by a bigram; `ignored` are not predicted.
 
     A pair that was seen c times after a token that was seen n times, before t different ones, has the probability
-    (c + t · frequency) / (n + t): interpolation by Witten and Bell (1991). V: the size of the vocabulary.
+    (c + t · frequency) / (n + t): interpolation by Witten and Bell (1991). After a token that was never seen it is the
+    frequency.
     """
-
-    pairs: csr_matrix  # (V, V), left × right
-    frequency: np.ndarray  # (V,)
-
-    @classmethod
-    def fit(cls, rows: Dataset, vocabulary: int, ignored: list[int]) -> "Bigram":
-        """From prepared rows; tokens of `ignored` are never predicted."""
-        pairs = csr_matrix((vocabulary, vocabulary), dtype=np.int64)
-        for left, right in neighbours(rows):
-            kept = ~np.isin(right, ignored)
-            ones = np.ones(kept.sum(), dtype=np.int64)
-            pairs += csr_matrix((ones, (left[kept], right[kept])), shape=pairs.shape)
-        counts_plus_one = np.asarray(pairs.sum(0)).ravel() + 1
-        return cls(pairs, counts_plus_one / counts_plus_one.sum())
-
-    def nats(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """(N,): the loss of each token `right` after `left`."""
-        pair_count = np.asarray(self.pairs[left, right]).ravel()  # c
-        left_count = np.asarray(self.pairs.sum(1)).ravel()[left]  # n
-        followers = np.diff(self.pairs.indptr)[left]  # t, the entries of a row of the matrix
-        frequency = self.frequency[right]
-        with np.errstate(invalid="ignore"):  # 0 / 0 after tokens that were never seen
-            interpolated = (pair_count + followers * frequency) / (left_count + followers)
-        return -np.log(np.where(left_count == 0, frequency, interpolated))
-
-
-def token_overlap(rows: Dataset, separator: int) -> np.ndarray:
-    """(rows, 1): the share of the different tokens of a pair of texts that both contain.
-
-    A row is a mark of the beginning, the first text, the separator, the second text and perhaps the separator again.
-    """
-    shares = []
-    for row in rows.with_format("numpy")["input_ids"]:
-        middle = np.flatnonzero(row == separator)[0]
-        first = set(row[1:middle].tolist())
-        second = set(row[middle + 1 :].tolist()) - {separator}
-        shares.append(len(first & second) / max(1, len(first | second)))
-    return np.array(shares)[:, None]
+    pairs = csr_matrix((vocabulary, vocabulary), dtype=np.int64)  # left × right
+    for before, after in neighbours(train):
+        kept = ~np.isin(after, ignored)
+        pairs += csr_matrix((np.ones(kept.sum(), dtype=np.int64), (before[kept], after[kept])), shape=pairs.shape)
+    counts_plus_one = np.asarray(pairs.sum(0)).ravel() + 1
+    frequency = (counts_plus_one / counts_plus_one.sum())[right]
+    pair_count = np.asarray(pairs[left, right]).ravel()  # c
+    left_count = np.asarray(pairs.sum(1)).ravel()[left]  # n
+    followers = np.diff(pairs.indptr)[left]  # t, the entries of a row of the matrix
+    with np.errstate(invalid="ignore"):  # 0 / 0 after tokens that were never seen
+        interpolated = (pair_count + followers * frequency) / (left_count + followers)
+    bigram = -np.log(np.where(left_count == 0, frequency, interpolated))
+    return {"frequencies": -np.log(frequency), "bigram, all training rows": bigram}
 
 
 def small_images(task: ImageClassification, rows: Dataset) -> np.ndarray:
@@ -106,11 +82,6 @@ def small_images(task: ImageClassification, rows: Dataset) -> np.ndarray:
         images = torch.stack(list(batch["pixels"])).reshape(-1, task.config.num_channels, height, width) / 255
         batches.append(avg_pool2d(images, tile).flatten(1).numpy())
     return np.concatenate(batches)
-
-
-def scored(task: Task, name: str, outputs: np.ndarray, labels: np.ndarray | None) -> Guess:
-    """A baseline by the task's metric, from outputs in the form in which an evaluation gets a model's."""
-    return Guess(name=name, value=float(task.score(EvalPrediction(outputs, labels))[task.metric]))
 
 
 def text_features(task: SequenceClassification, train: Dataset, held_out: Dataset) -> Features:
@@ -130,8 +101,17 @@ def text_features(task: SequenceClassification, train: Dataset, held_out: Datase
         "bag of tokens": (*tokens, bag),
     }
     if "token_type_ids" in train.column_names:  # pairs of texts
-        separator = task.processing.sep_token_id
-        features["shared tokens only"] = (token_overlap(train, separator), token_overlap(held_out, separator), [])
+        # The share of the different tokens that both texts contain. A row is a mark of the beginning, the first text,
+        # the separator, the second text and perhaps the separator again.
+        separator, overlaps = task.processing.sep_token_id, []
+        for each in tokens:
+            shares = []
+            for row in each:
+                middle = np.flatnonzero(row == separator)[0]
+                first, second = set(row[1:middle].tolist()), set(row[middle + 1 :].tolist()) - {separator}
+                shares.append(len(first & second) / max(1, len(first | second)))
+            overlaps.append(np.array(shares)[:, None])
+        features["shared tokens only"] = (*overlaps, [])
     return features
 
 
@@ -139,43 +119,39 @@ def fitted_guesses(task: Task, features: Features, train: Dataset, held_out: Dat
     """A regression on each of the features; if the task has classes, the commonest one comes before them."""
     train_labels, labels = (np.asarray(rows["labels"][:]) for rows in (train, held_out))
     as_outputs = np.eye(1 if task.regression else int(train_labels.max()) + 1)  # row c: 1 for class c, else 0
-    guesses = []
+    outputs = {}
     if not task.regression:
         commonest = np.full(len(labels), np.bincount(train_labels).argmax())
-        guesses.append(scored(task, "majority class", as_outputs[commonest], labels))
+        outputs["majority class"] = as_outputs[commonest]
     for name, (own, others, encoders) in features.items():
         regression = Ridge() if task.regression else LogisticRegression(max_iter=300)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a baseline need not be the best of its kind
             predicted = make_pipeline(*encoders, regression).fit(own, train_labels).predict(others)
-        outputs = predicted[:, None] if task.regression else as_outputs[predicted]
-        guesses.append(scored(task, name, outputs, labels))
-    return guesses
-
-
-def left_and_target(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The tokens that an evaluation asks for, each after the one on its left as the model reads it, (N,) each."""
-    if not isinstance(task, MaskedLM):
-        yield from neighbours(rows)
-        return
-    for batch in evaluation_batches(task, rows.with_format("numpy"), range(len(rows)), 500):
-        inputs = batch["input_ids"].numpy()
-        targets = batch["labels"].numpy()[:, 1:]
-        is_asked = targets != -100
-        yield inputs[:, :-1][is_asked], targets[is_asked]
+        outputs[name] = predicted[:, None] if task.regression else as_outputs[predicted]
+    return [
+        Guess(name=name, value=float(task.score(EvalPrediction(each, labels))[task.metric]))
+        for name, each in outputs.items()
+    ]
 
 
 def language_guesses(task: LanguageModelling, train: Dataset, held_out: Dataset) -> list[Guess]:
-    """The frequencies of tokens, and a bigram, by the loss."""
+    """By the loss, of the tokens that an evaluation asks for, each after the one on its left as the model reads it."""
+    if isinstance(task, MaskedLM):
+        asked = []
+        for batch in evaluation_batches(task, held_out.with_format("numpy"), range(len(held_out)), 500):
+            inputs, targets = batch["input_ids"].numpy()[:, :-1], batch["labels"].numpy()[:, 1:]
+            asked.append((inputs[targets != -100], targets[targets != -100]))
+    else:
+        asked = neighbours(held_out)
+    left, targets = (np.concatenate(parts) for parts in zip(*asked))
     ignored = [] if task.predicts_special_tokens else task.processing.all_special_ids
-    left, targets = (np.concatenate(parts) for parts in zip(*left_and_target(task, held_out)))
-    bigram = Bigram.fit(train, task.config.vocab_size, ignored)
-    nats = {
-        "frequencies": -np.log(bigram.frequency[targets]),
-        "bigram, all training rows": bigram.nats(left, targets),
-    }
-    # Loss, tokens, and hits, which are not counted:
-    return [scored(task, name, np.array([[each.sum(), len(each), 0.0]]), None) for name, each in nats.items()]
+    losses = token_losses(train, task.config.vocab_size, ignored, left, targets)
+    guesses = []
+    for name, each in losses.items():
+        outputs = np.array([[each.sum(), len(each), 0.0]])  # loss, tokens, and hits, which are not counted
+        guesses.append(Guess(name=name, value=float(task.score(EvalPrediction(outputs, None))[task.metric])))
+    return guesses
 
 
 def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:

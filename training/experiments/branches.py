@@ -8,6 +8,7 @@ B tokens by that schedule, four fifths of which the trunk has saved. A branch is
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ import torch
 import transformers
 
 from modeling_leaner.family import IMAGES
-from modeling_leaner.files import naming, read_json, write_json
-from modeling_leaner.models import take_turns
+from modeling_leaner.files import naming, write_json
+from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.planning.costs import training_flops
 from modeling_leaner.shapes import modality_of
 
@@ -119,7 +120,7 @@ def time_steps(file: Path, rounds: int) -> None:
     grid = load_grid(file)
     if grid.branches is None:
         raise ValueError(f"{file}: branches: missing; only they are compared at equal seconds")
-    steps = [training_step(grid, shape).seconds for shape in grid.shapes]
+    steps = [partial(seconds_of, training_step(grid, shape)) for shape in grid.shapes]
     quartiles = np.percentile(take_turns(steps, rounds), (25, 50, 75), axis=1).T.tolist()
     timed = {
         shape: {"seconds": median, "quartiles": [low, high], "tokens": step_of(grid, shape).tokens}
@@ -130,14 +131,3 @@ def time_steps(file: Path, rounds: int) -> None:
     for shape, timing in timed.items():
         print(f"{shape}: {timing['seconds'] * 1e3:.1f} ms a step", file=sys.stderr)
     print(grid.path(STEP_SECONDS))
-
-
-def step_seconds(grid: Grid) -> dict[str, float]:
-    """Seconds of a training step by shape, from step_seconds.json, if such a step of the shape was measured."""
-    path = grid.path(STEP_SECONDS)
-    held = read_json(path)["shapes"] if path.is_file() else {}
-    return {
-        shape: held[shape]["seconds"]
-        for shape in grid.shapes
-        if shape in held and held[shape]["tokens"] == step_of(grid, shape).tokens
-    }

@@ -18,9 +18,9 @@ from modeling_leaner.slimming.measures import BATCH_SIZE
 from modeling_leaner.slimming.slim import Slimmed, Target, slim
 
 from ..data.sources import evenly
-from ..running.loading import PreparedRun, build_model, prepare
+from ..running.loading import build_model, prepare
 from ..settings import parse, words_of
-from ..tasks.base import Batch, evaluation_batches
+from ..tasks.base import evaluation_batches
 from ..tasks.distillation import Embedding
 from .grid import Grid
 
@@ -37,9 +37,22 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
     if not missing:
         return
     with naming(f"cut_from: {grid.cut_from}", (ValueError, OSError)):
-        prepared = prepare_source(grid, local)
+        arguments = parse(grid.recipe, ["--shape", grid.cut_from, *words_of(grid.overrides or {}), *local])
+        arguments.distill_hidden = 0.0  # whose layers are named for the cuts, not for the model that is cut
+        if arguments.task != Embedding.name:  # else the teacher makes the labels
+            arguments.teacher = None
+        prepared = prepare(arguments)
         model = build_model(prepared.arguments, prepared.task).eval()
-        batches = calibration_batches(prepared)
+        # Training rows, evenly over all of them, as the model reads them: those to choose by, and those held out.
+        places = evenly(len(prepared.train), ROWS)
+        inputs = prepared.task.processing.model_input_names
+        batches = [
+            [
+                {name: tensor for name, tensor in batch.items() if name in inputs}
+                for batch in evaluation_batches(prepared.task, prepared.train, half, BATCH_SIZE)
+            ]
+            for half in (places[0::2], places[1::2])
+        ]
     weights = local_folder(grid.cut_from) / WEIGHTS
     parent_sha256 = sha256(weights) if weights.is_file() else None
     for shape in missing:
@@ -50,41 +63,13 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
         print(f"{shape}: cut from {grid.cut_from}; the output changed by {change:.3f}", file=sys.stderr, flush=True)
 
 
-def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
-    """The model to cut and its rows, as a run of the grid would prepare them.
-
-    A teacher stays only where the task needs one.
-    """
-    overrides = dict(grid.overrides or {})
-    if local:
-        overrides.pop("data_files", None)  # replaced by this machine's copy
-    arguments = parse(grid.recipe, ["--shape", grid.cut_from, *words_of(overrides), *local])
-    arguments.distill_hidden = 0.0  # whose layers are named for the cuts, not for the model that is cut
-    if arguments.task != Embedding.name:
-        arguments.teacher = None
-    return prepare(arguments)
-
-
-def calibration_batches(prepared: PreparedRun) -> list[list[Batch]]:
-    """Training rows, evenly over all of them, as the model reads them: those to choose by, and those held out."""
-    inputs = prepared.task.processing.model_input_names
-    places = evenly(len(prepared.train), ROWS)
-    return [
-        [
-            {name: tensor for name, tensor in batch.items() if name in inputs}
-            for batch in evaluation_batches(prepared.task, prepared.train, half, BATCH_SIZE)
-        ]
-        for half in (places[0::2], places[1::2])
-    ]
-
-
 def write_cut(folder: Path, slimmed: Slimmed, processing: object, parent_sha256: str | None) -> None:
     """The folder of a cut: its model, what it reads by, and slim.json; the weights come last, with them it is whole.
 
     A config.json and slim.json that are there stay: theirs is the same cut, but for the rounding of its changes.
     Raises ValueError if the folder has another cut.
     """
-    record, held = folder / RECORD, {"config.json", RECORD}
+    record = folder / RECORD
     if record.is_file():
         before = [(cut["part"], cut["after"]) for cut in read_object(record)["cuts"]]
         now = [(cut.part, cut.after) for cut in slimmed.cuts]
@@ -97,5 +82,5 @@ def write_cut(folder: Path, slimmed: Slimmed, processing: object, parent_sha256:
         document = {"parent_weights_sha256": parent_sha256, "cuts": [asdict(cut) for cut in slimmed.cuts]}
         write_json(Path(scratch) / RECORD, document)
         for path in sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS):
-            if path.name not in held or not (folder / path.name).is_file():
+            if path.name not in ("config.json", RECORD) or not (folder / path.name).is_file():
                 path.replace(folder / path.name)

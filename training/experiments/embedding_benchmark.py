@@ -16,7 +16,6 @@ Shapes: N rows, D numbers of an embedding, Q questions, S sentences.
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,32 +75,15 @@ RANKS = 10
 Encode = Callable[[list[str]], np.ndarray]
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Pairs of sentences with human ratings (N); an output is the cosine of a pair."""
 
     first: list[str]
     second: list[str]
     ratings: np.ndarray
 
-    def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
-        return (unit_vectors(encode(self.first)) * unit_vectors(encode(self.second))).sum(axis=1)
 
-    def score(self, outputs: np.ndarray, rows: np.ndarray | slice = slice(None)) -> float:
-        """Spearman's correlation; NaN if the cosines or the ratings are constant."""
-        return float(stats.spearmanr(outputs[rows], self.ratings[rows]).statistic)
-
-
-@dataclass(frozen=True)
-class MeanOfRows:
-    """Rows whose score is the mean over their outputs."""
-
-    def score(self, outputs: np.ndarray, rows: np.ndarray | slice = slice(None)) -> float:
-        return float(outputs[rows].mean())
-
-
-@dataclass(frozen=True)
-class Questions(MeanOfRows):
+class Questions(NamedTuple):
     """Questions (Q), sentences (S), the place of each question's sentence (Q); an output is 1/rank, 0 beyond 10."""
 
     questions: list[str]
@@ -109,16 +91,8 @@ class Questions(MeanOfRows):
     answers: np.ndarray
     same_index: bool = False
 
-    def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
-        index = unit_vectors((reference if self.same_index else encode)(self.sentences))
-        similarity = unit_vectors(encode(self.questions)) @ index.T
-        own = similarity[np.arange(len(self.questions)), self.answers]
-        ranks = 1 + (similarity > own[:, None] + 1e-9).sum(axis=1)
-        return np.where(ranks <= RANKS, 1 / ranks, 0.0)
 
-
-@dataclass(frozen=True)
-class Labelled(MeanOfRows):
+class Labelled(NamedTuple):
     """Labelled texts to fit a classifier on and to score it on; an output is 1 if the classifier is right."""
 
     train: list[str]
@@ -126,23 +100,40 @@ class Labelled(MeanOfRows):
     texts: list[str]
     labels: list[int]
 
-    def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
-        probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
-        probe.fit(unit_vectors(encode(self.train)), self.train_labels)
-        return (probe.predict(unit_vectors(encode(self.texts))) == np.asarray(self.labels)).astype(float)
 
-
-@dataclass(frozen=True)
-class Sentences(MeanOfRows):
+class Sentences(NamedTuple):
     """Sentences; an output is the cosine to the first model's embedding."""
 
     texts: list[str]
 
-    def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
-        return (unit_vectors(encode(self.texts)) * unit_vectors(reference(self.texts))).sum(axis=1)
+
+Scored = Pairs | Questions | Labelled | Sentences
 
 
-# Rows
+def outputs_of(rows: Scored, encode: Encode, reference: Encode) -> np.ndarray:
+    """A number for each of the rows; `reference` is the first model's `encode`."""
+    match rows:
+        case Pairs(first, second):
+            return (unit_vectors(encode(first)) * unit_vectors(encode(second))).sum(axis=1)
+        case Questions(questions, sentences, answers, same_index):
+            index = unit_vectors((reference if same_index else encode)(sentences))
+            similarity = unit_vectors(encode(questions)) @ index.T
+            own = similarity[np.arange(len(questions)), answers]
+            ranks = 1 + (similarity > own[:, None] + 1e-9).sum(axis=1)
+            return np.where(ranks <= RANKS, 1 / ranks, 0.0)
+        case Labelled(train, train_labels, texts, labels):
+            probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
+            probe.fit(unit_vectors(encode(train)), train_labels)
+            return (probe.predict(unit_vectors(encode(texts))) == np.asarray(labels)).astype(float)
+        case Sentences(texts):
+            return (unit_vectors(encode(texts)) * unit_vectors(reference(texts))).sum(axis=1)
+
+
+def score(rows: Scored, outputs: np.ndarray, chosen: np.ndarray | slice = slice(None)) -> float:
+    """The mean; of pairs Spearman's correlation with the ratings, NaN if either is constant."""
+    if isinstance(rows, Pairs):
+        return float(stats.spearmanr(outputs[chosen], rows.ratings[chosen]).statistic)
+    return float(outputs[chosen].mean())
 
 
 def local_copies(entries: Sequence[str]) -> dict[str, str | None]:
@@ -163,7 +154,7 @@ def column(rows: Rows, *names: str) -> list:
     return rows[find_column(rows, name, "--data", [])][:]
 
 
-def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | Labelled | Sentences]:
+def load_rows(given: Mapping[str, str | None]) -> dict[str, Scored]:
     """The rows of each score, read from local copies or from the Hub."""
     found = {}
     for name, path in given.items():
@@ -182,7 +173,7 @@ def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | 
             places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
             answers = np.array([places[sentences[row]] for row in entailed])
             found["qnli"] = Questions([questions[row] for row in entailed], list(places), answers)
-            found["same_index"] = replace(found["qnli"], same_index=True)
+            found["same_index"] = found["qnli"]._replace(same_index=True)
         elif name == "sst2":
             train = load_split(split="train", **place)
             parts = train.select(evenly(len(train), PROBE_ROWS)), rows
@@ -193,18 +184,12 @@ def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | 
     return {name: found[name] for name in TITLES if name in found}
 
 
-# Encoders
-
-
-@dataclass(frozen=True)
-class Encoder:
+class Encoder(NamedTuple):
     """A model that turns texts into embeddings."""
 
     name: str
-    encode: Callable[[list[str], int], np.ndarray]
-    """Texts and a batch size → (N, D)."""
-    megabytes: float
-    """Size of the weights' file."""
+    encode: Callable[..., np.ndarray]  # of texts and batch_size=...: (N, D)
+    megabytes: float  # of the weights' file
 
 
 def load_encoder(source: str) -> Encoder:
@@ -216,14 +201,9 @@ def load_encoder(source: str) -> Encoder:
     with naming(source, (OSError, ValueError)):
         model = SentenceTransformer(source, trust_remote_code=False, model_kwargs={"use_safetensors": True})
     model.eval()
-    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    if Path(source).is_dir():
-        files = sum(file.stat().st_size for file in Path(source).glob("*.safetensors"))
-        weights = files or weights
-
-    def encode(texts: list[str], batch: int) -> np.ndarray:
-        return model.encode(texts, batch_size=batch, show_progress_bar=False, convert_to_numpy=True)
-
+    files = sum(file.stat().st_size for file in Path(source).glob("*.safetensors"))
+    weights = files or sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    encode = functools.partial(model.encode, show_progress_bar=False, convert_to_numpy=True)
     return Encoder(Path(source).resolve().name if Path(source).exists() else source, encode, weights / 1e6)
 
 
@@ -238,11 +218,11 @@ def onnx_encoder(file: Path) -> Encoder:
     length = settings.get("max_seq_length") or tokenizer.model_max_length
     pool = pooling_of(str(folder))
 
-    def encode(texts: list[str], batch: int) -> np.ndarray:
+    def encode(texts: list[str], batch_size: int) -> np.ndarray:
         order = np.argsort([-len(text) for text in texts], kind="stable")  # the longest first
         embeddings = []
-        for start in range(0, len(texts), batch):
-            part = [texts[place] for place in order[start : start + batch]]
+        for start in range(0, len(texts), batch_size):
+            part = [texts[place] for place in order[start : start + batch_size]]
             tokens = tokenizer(part, padding=True, truncation=True, max_length=length, return_tensors="pt")
             states = next(iter(run(dict(tokens)).values()))
             embeddings.append(pool(states, tokens["attention_mask"]))
@@ -251,32 +231,27 @@ def onnx_encoder(file: Path) -> Encoder:
     return Encoder(f"{folder.resolve().name}/{file.name}", encode, file.stat().st_size / 1e6)
 
 
-# Comparison
-
-
-def interval(rows: Pairs | MeanOfRows, own: np.ndarray, first: np.ndarray) -> tuple[float, float]:
+def interval(rows: Scored, own: np.ndarray, first: np.ndarray) -> tuple[float, float]:
     """The 95 % interval of a score less the first model's, by a paired bootstrap over rows."""
     generator = np.random.default_rng(0)
     differences = []
     for _ in range(RESAMPLES):
         chosen = generator.integers(len(own), size=len(own))
-        differences.append(rows.score(own, chosen) - rows.score(first, chosen))
+        differences.append(score(rows, own, chosen) - score(rows, first, chosen))
     return tuple(np.nanpercentile(differences, (2.5, 97.5)).tolist())
 
 
 def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int = 5) -> dict:
     """Scores, sizes and speeds of encoders, as JSON holds them; the first is what the others are compared with.
 
-    Args:
-        given: names of scores with local copies of their rows, see `local_copies`.
-        rounds: turns of the timing; 0 leaves it out.
+    `given` is as of `local_copies`; 0 `rounds` leave out the timing.
     """
     rows = load_rows(given)
     encoders = [load_encoder(source) for source in sources]
 
     def remembering(encoder: Encoder) -> Encode:
         """Encodes lists of texts, each list once."""
-        cached = functools.cache(lambda texts: encoder.encode(list(texts), BATCHES[-1]))
+        cached = functools.cache(lambda texts: encoder.encode(list(texts), batch_size=BATCHES[-1]))
         return lambda texts: cached(tuple(texts))
 
     first: dict[str, np.ndarray] = {}
@@ -286,8 +261,8 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
         encode = reference if encoder is encoders[0] else remembering(encoder)
         scores, intervals = {}, {}
         for name, each in rows.items():
-            outputs = each.outputs(encode, reference)
-            scores[name] = each.score(outputs)
+            outputs = outputs_of(each, encode, reference)
+            scores[name] = score(each, outputs)
             if encoder is encoders[0]:
                 first[name] = outputs
             elif name != "cosine":
@@ -299,7 +274,7 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
     texts = next((each.first for each in rows.values() if isinstance(each, Pairs)), None)
     for batch in BATCHES if rounds and texts is not None else ():
         timed = texts[: TIMED_TEXTS if batch > 1 else TIMED_TEXTS // 8]
-        encodings = [functools.partial(encoder.encode, timed, batch) for encoder in encoders]
+        encodings = [functools.partial(encoder.encode, timed, batch_size=batch) for encoder in encoders]
         rates = len(timed) / take_turns([functools.partial(seconds_of, encode) for encode in encodings], rounds)
         for model, rate in zip(models, rates):
             model.setdefault("sentences_per_second", {})[str(batch)] = float(np.median(rate))
@@ -321,11 +296,15 @@ def mean_sts(scores: Mapping[str, float]) -> float | None:
     return float(np.mean(tests)) if len(tests) > 1 else None
 
 
-def table_of(document: Mapping) -> Table:
-    """The scores × 100 as MTEB prints them, percent of the first model, speeds and sizes."""
+def evaluate_encoders(sources: Sequence[str], data: Sequence[str], rounds: int, as_json: bool) -> None:
+    """Prints the comparison of encoders: one JSON document, or a table of the scores × 100, as MTEB prints them."""
+    document = compare(sources, local_copies(data or list(SOURCES)), rounds)  # without data all, from the Hub
+    if as_json:
+        print(json.dumps(document))
+        return
     models = document["models"]
     table = Table("", *(Column(model["model"], justify="right", overflow="fold") for model in models), box=None)
-    for name in [name for name in TITLES if name in models[0]["scores"]]:
+    for name in document["rows"]:
         cells = []
         for model in models:
             low, high = model["intervals"].get(name, (None, None))
@@ -340,22 +319,10 @@ def table_of(document: Mapping) -> Table:
         rates = [f"{model['sentences_per_second'][batch]:,.0f} ({model['speed'][batch]:.2f} ×)" for model in models]
         table.add_row(f"sentences/s, batch {batch}", *rates)
     table.add_row("weights, MB", *(f"{model['megabytes']:.1f}" for model in models))
-    return table
 
-
-def evaluate_encoders(sources: Sequence[str], data: Sequence[str], rounds: int, as_json: bool) -> None:
-    """Prints the comparison of encoders: a table, or one JSON document.
-
-    Args:
-        data: NAME or NAME=PATH of what is scored; empty means everything, from the Hub.
-    """
-    document = compare(sources, local_copies(data or list(SOURCES)), rounds)
-    if as_json:
-        print(json.dumps(document))
-        return
     console = plain_console(width=110)
-    console.print(table_of(document))
+    console.print(table)
     if len(sources) > 1:
-        console.print(f"In parentheses: 95 % interval of the difference to {document['models'][0]['model']}.")
+        console.print(f"In parentheses: 95 % interval of the difference to {models[0]['model']}.")
     flags = " ".join(document["processor_flags"])
     console.print(f"Speed: texts to embeddings, threads: {document['threads']}, {document['processor']}, {flags}.")

@@ -48,8 +48,7 @@ from ..records import ResultRow, first_error
 
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
-# Once the grid has run:
-MAY_GROW = ("shapes", "seeds", "learning_rates", "cuts")
+MAY_GROW = ("shapes", "seeds", "learning_rates", "cuts")  # once the grid has run
 MAY_CHANGE = "baseline output_dir publish data data_files hub length unsound_tuning seeds_of".split()
 
 CUT_KEYS = ("layers", "keep", "heads", "total_heads", "intermediate_size")  # of `slim.Target`
@@ -161,13 +160,38 @@ def reported(grid: Grid, shape: str, seed: int, rate: float | None, branch: int 
 
 
 def load_grid(path: Path) -> Grid:
-    """The grid of a file. Raises ValueError: one line that names the file and the key."""
+    """The grid of a file. Raises ValueError, one line that names the file and the key, also where keys do not fit."""
     with naming(path, (ValueError, OSError)):
         values = {"output_dir": f"runs/sweeps/{path.stem}", **read_yaml(path)}
         if isinstance(values.get("tuning"), dict):
             values["tuning"] = _read_keys(TuningKeys, values["tuning"], "tuning.")
         grid = _read_keys(Grid, values)
-        _check(grid)
+
+        tuning, several, cuts = grid.tuning, len(grid.learning_rates) > 1, grid.cuts or {}
+        rules = {
+            "cut_from, cuts: expected both or neither": (grid.cut_from is None) == (grid.cuts is None),
+            "tuning: missing, expected seeds and holdout to choose among several learning_rates": tuning
+            or not several,
+            "tuning.seeds: expected seeds that are not in seeds": not tuning or {*tuning.seeds}.isdisjoint(grid.seeds),
+            "tuning.tokens: expected one of branches": not tuning or tuning.tokens in (grid.branches or [None]),
+        }
+        for shape in grid.shapes:
+            is_made = shape.removesuffix("/config.json") in cuts  # a cut, or its configuration, with new weights
+            expected = f"expected named shapes or paths, got {shape:.200}{did_you_mean(shape, shape_names())}"
+            rules[f"shapes: {expected}"] = is_made or shape in shape_names() or os.path.exists(shape)
+        named = {
+            "baseline": [grid.baseline],
+            "publish": grid.publish or [],
+            "contrasts": [shape for pair in grid.contrasts or [] for shape in pair],
+            "seeds_of": grid.seeds_of or [],
+        }
+        for name, shapes in named.items():
+            for shape in shapes:
+                hint = did_you_mean(shape, grid.shapes)
+                rules[f"{name}: expected shapes of the grid, got {shape}{hint}"] = shape in grid.shapes
+        for message, holds in rules.items():
+            if not holds:
+                raise ValueError(message)
     return grid
 
 
@@ -183,61 +207,26 @@ def _read_keys(kind: type, values: dict, where: str = "") -> Any:
         raise ValueError(where + first_error(error)) from error
 
 
-def _check(grid: Grid) -> None:
-    """Raises ValueError if shapes are unknown, or keys do not fit together."""
-    tuning, several, cuts = grid.tuning, len(grid.learning_rates) > 1, grid.cuts or {}
-    rules = {
-        "cut_from, cuts: expected both or neither": (grid.cut_from is None) == (grid.cuts is None),
-        "tuning: missing, expected seeds and holdout to choose among several learning_rates": tuning or not several,
-        "tuning.seeds: expected seeds that are not in seeds": not tuning or {*tuning.seeds}.isdisjoint(grid.seeds),
-        "tuning.tokens: expected one of branches": not tuning or tuning.tokens in (grid.branches or [None]),
-    }
-    for shape in grid.shapes:
-        is_made = shape.removesuffix("/config.json") in cuts  # a cut, or its configuration, with new weights
-        expected = f"expected named shapes or paths, got {shape:.200}{did_you_mean(shape, shape_names())}"
-        rules[f"shapes: {expected}"] = is_made or shape in shape_names() or os.path.exists(shape)
-    named = {
-        "baseline": [grid.baseline],
-        "publish": grid.publish or [],
-        "contrasts": [shape for pair in grid.contrasts or [] for shape in pair],
-        "seeds_of": grid.seeds_of or [],
-    }
-    for name, shapes in named.items():
-        for shape in shapes:
-            hint = did_you_mean(shape, grid.shapes)
-            rules[f"{name}: expected shapes of the grid, got {shape}{hint}"] = shape in grid.shapes
-    for message, holds in rules.items():
-        if not holds:
-            raise ValueError(message)
-
-
 def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
-    """Raises ValueError if output_dir holds finished runs of another grid, or of other data.
-
-    Shapes, cuts, seeds and learning rates may be added, and what MAY_CHANGE names may change.
-    """
+    """Raises ValueError if output_dir holds finished runs of another grid, or of a phase on different rows."""
     saved = grid.path("grid.yaml")
     if not saved.exists() or not any(row.status == "finished" for row in rows):
         return
-    check_same_data(grid, rows)
-    now = asdict(grid)
-    for name, before in asdict(load_grid(saved)).items():
-        if name in MAY_CHANGE or before == now[name]:
-            continue
-        had, has = before or (), now[name] or ()
-        if name == "cuts":
-            had, has = dict(had).items(), dict(has).items()
-        if name not in MAY_GROW or not had or any(each not in has for each in had):
-            raise ValueError(f"{name}: expected {before} as in {saved}, got {now[name]}; or name another output_dir")
-
-
-def check_same_data(grid: Grid, rows: Collection[ResultRow]) -> None:
-    """Raises ValueError if finished runs of one phase were evaluated on different rows: their mean says nothing."""
-    for phase in PHASES:
+    for phase in PHASES:  # the mean over different rows says nothing
         read = {row.data_sha256 for row in rows if row.phase == phase and row.status == "finished"} - {None}
         if len(read) > 1:
             where = f"{grid.path('results.csv')}: data_sha256: runs of the phase {phase} were evaluated on"
             raise ValueError(f"{where} {len(read)} different sets of rows; name another output_dir for other data")
+    now = asdict(grid)
+    for name, before in asdict(load_grid(saved)).items():
+        if name in MAY_CHANGE or before == now[name]:
+            continue
+        if name == "cuts":
+            had, has = (before or {}).items(), (now[name] or {}).items()
+        else:
+            had, has = before or (), now[name] or ()
+        if name not in MAY_GROW or not had or any(each not in has for each in had):
+            raise ValueError(f"{name}: expected {before} as in {saved}, got {now[name]}; or name another output_dir")
 
 
 def write_grid(grid: Grid) -> None:

@@ -1,15 +1,16 @@
 """A grid with the rows of its runs, the learning rates that follow from them, and what lies beside them."""
 
 import csv
+import io
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
-from modeling_leaner.files import naming, read_json
+from modeling_leaner.files import naming, read_json, write_bytes
 
 from ..records import COLUMNS, Guess, ResultRow, checked
 from .baselines import GUESSES
@@ -17,9 +18,6 @@ from .grid import Grid, Run, load_grid
 
 
 RowsByRun = dict[Run, ResultRow]
-
-
-# Rows
 
 
 def read_rows(path: Path) -> RowsByRun:
@@ -36,14 +34,13 @@ def read_rows(path: Path) -> RowsByRun:
     return rows
 
 
-def write_rows(rows: Iterable[ResultRow], file: TextIO) -> None:
-    """Writes the rows as `read_rows` reads them, with all columns."""
+def write_rows(path: Path, rows: Iterable[ResultRow]) -> None:
+    """Writes the rows as `read_rows` reads them, with all columns, whole or not at all."""
+    file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(row.cells() for row in rows)
-
-
-# Learning rates
+    write_bytes(path, file.getvalue().encode())
 
 
 def gain(value: float, higher_is_better: bool | None) -> float:
@@ -101,46 +98,9 @@ def _choose(grid: Grid, rows: RowsByRun, shape: str, rates: list[float]) -> Choi
     return Choice(rate, second - best, max(spread, other_spread) if len(grid.tuning.seeds) > 1 else None)
 
 
-def tune(grid: Grid, rows: RowsByRun) -> Tuning:
-    """Follows the tuning as far as the rows go.
-
-    While the best rate of a shape that has had all of them lies at an edge, the grid grows there by the ratio of its
-    two outermost rates, for all shapes, up to `tuning.extend` times on each side.
-    """
-    rates = list(grid.learning_rates)
-    if len(rates) == 1:
-        return Tuning(rates, dict.fromkeys(grid.shapes, Choice(rates[0])), [], [])
-    below = above = grid.tuning.extend
-    while True:
-        seeds = grid.tuning.seeds
-        runs = [Run("tune", shape, seed, rate) for rate in rates for seed in seeds for shape in grid.shapes]
-        due = [run for run in runs if run not in rows]
-        shapes_due = {run.shape for run in due}
-        choices = {shape: _choose(grid, rows, shape, rates) for shape in grid.shapes}
-        best = [choice.learning_rate for shape, choice in choices.items() if shape not in shapes_due]
-        grows_down = below > 0 and rates[0] in best
-        grows_up = above > 0 and rates[-1] in best
-        if not (grows_down or grows_up):
-            at_edge = [shape for shape, choice in choices.items() if choice.learning_rate in (rates[0], rates[-1])]
-            return Tuning(rates, choices, at_edge, due)
-        if grows_down:
-            rates = [float(f"{rates[0] ** 2 / rates[1]:.6g}"), *rates]
-            below -= 1
-        if grows_up:
-            rates = [*rates, float(f"{rates[-1] ** 2 / rates[-2]:.6g}")]
-            above -= 1
-
-
-# All of a grid
-
-
 @dataclass
 class GridResults:
-    """A grid and the rows of its runs.
-
-    What lies beside the rows is read when it is first asked for, and once; so are the grids that this one names, and
-    those that name it.
-    """
+    """A grid and the rows of its runs; what lies beside them is read when it is first asked for, and once."""
 
     grid: Grid
     rows: RowsByRun
@@ -152,8 +112,33 @@ class GridResults:
 
     @property
     def tuning(self) -> Tuning:
-        """The choice of learning rates, as far as the rows go, of which a sweep adds some."""
-        return tune(self.grid, self.rows)
+        """The choice of learning rates as far as the rows go, of which a sweep adds some.
+
+        While the best rate of a shape that has had all of them lies at an edge, the grid grows there by the ratio of
+        its two outermost rates, for all shapes, up to `tuning.extend` times on each side.
+        """
+        grid, rates = self.grid, list(self.grid.learning_rates)
+        if len(rates) == 1:
+            return Tuning(rates, dict.fromkeys(grid.shapes, Choice(rates[0])), [], [])
+        below = above = grid.tuning.extend
+        while True:
+            seeds = grid.tuning.seeds
+            runs = [Run("tune", shape, seed, rate) for rate in rates for seed in seeds for shape in grid.shapes]
+            due = [run for run in runs if run not in self.rows]
+            shapes_due = {run.shape for run in due}
+            choices = {shape: _choose(grid, self.rows, shape, rates) for shape in grid.shapes}
+            best = [choice.learning_rate for shape, choice in choices.items() if shape not in shapes_due]
+            grows_down = below > 0 and rates[0] in best
+            grows_up = above > 0 and rates[-1] in best
+            if not (grows_down or grows_up):
+                at_edge = [shape for shape, choice in choices.items() if choice.learning_rate in (rates[0], rates[-1])]
+                return Tuning(rates, choices, at_edge, due)
+            if grows_down:
+                rates = [float(f"{rates[0] ** 2 / rates[1]:.6g}"), *rates]
+                below -= 1
+            if grows_up:
+                rates = [*rates, float(f"{rates[-1] ** 2 / rates[-2]:.6g}")]
+                above -= 1
 
     @property
     def any_reported(self) -> ResultRow | None:
@@ -161,24 +146,14 @@ class GridResults:
         return next((row for row in self.rows.values() if row.phase == "report" and row.status == "finished"), None)
 
     @cached_property
-    def start_from(self) -> "GridResults | None":
-        """The grid whose weights the runs start from; None where they start anew."""
-        return None if self.grid.start_from is None else load_folder(Path(self.grid.start_from))
-
-    @cached_property
-    def guesses(self) -> list[Guess]:
-        """The simple baselines that read the input; none if none were fitted."""
-        path = self.grid.path(GUESSES)
-        return checked(list[Guess], read_json(path), path) if path.is_file() else []
-
-    @property
     def best_guess(self) -> Guess | None:
         """The best simple baseline that reads the input, else the one that reads nothing; None if neither is known."""
-        run = self.any_reported
+        run, path = self.any_reported, self.grid.path(GUESSES)
         if run is None:
             return None
+        fitted = checked(list[Guess], read_json(path), path) if path.is_file() else []
         chance = [] if run.chance is None else [Guess(name="a guess that reads nothing", value=run.chance)]
-        return max(self.guesses or chance, key=lambda guess: gain(guess.value, run.higher_is_better), default=None)
+        return max(fitted or chance, key=lambda guess: gain(guess.value, run.higher_is_better), default=None)
 
 
 def load_results(grid: Grid) -> GridResults:

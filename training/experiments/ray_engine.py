@@ -53,12 +53,6 @@ def train(words: list[str], log: Path, working_directory: str) -> int:
         sys.stdout.flush()
 
 
-def share_of(processors: Sequence[int], jobs: int) -> int:
-    """The most processors that each of `jobs` runs at a time can have on machines with so many; 1 if not all fit."""
-    fitting = [share for share in range(1, max(processors) + 1) if sum(count // share for count in processors) >= jobs]
-    return max(fitting, default=1)
-
-
 class RayCluster:
     """The cluster that RAY_ADDRESS names, or that this machine belongs to.
 
@@ -68,20 +62,18 @@ class RayCluster:
 
     def __init__(self, jobs: int):
         address = os.environ.get("RAY_ADDRESS") or "auto"
-        try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except (OSError, ValueError, RuntimeError) as error:  # also another version of Ray or Python
-            remedy = "ray start --head starts a cluster, or RAY_ADDRESS=HOST:PORT names one"
-            raise ValueError(f"--engine ray: {address}: {' '.join(str(error).split())}; {remedy}") from error
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
         machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        share = share_of([int(node["Resources"]["CPU"]) for node in machines], jobs)
+        processors = [int(node["Resources"]["CPU"]) for node in machines]
+        # The most processors that each of `jobs` runs at a time can have; 1 if not all fit.
+        shares = range(max(processors), 0, -1)
+        share = next((each for each in shares if sum(count // each for count in processors) >= jobs), 1)
         gpus = int(any(node["Resources"].get("GPU") for node in machines))
         # max_calls: a process of its own for each run, so that none sees what another left behind
         self.train = ray.remote(num_cpus=share, num_gpus=gpus, max_calls=1, max_retries=LOST_WORKERS - 1)(train)
 
     def start(self, command: Sequence[str], log: Path) -> "RayRun":
-        words = list(command[len(TRAIN_COMMAND) :])
-        return RayRun(self.train.remote(words, log, os.getcwd()), log)
+        return RayRun(self.train.remote(list(command[len(TRAIN_COMMAND) :]), log, os.getcwd()), log)
 
 
 @dataclass
@@ -104,5 +96,5 @@ class RayRun:
                 print(f"Ray: {' '.join(str(error).split())}", file=file)
             return 1
 
-    def interrupt(self) -> None:
+    def send_signal(self, _: int) -> None:
         ray.cancel(self.task)

@@ -21,14 +21,11 @@ from ..settings import RecipeArguments, parse, words_of
 from ..tasks import TASKS
 from .branches import GRID_DEFAULTS, branches_of, recipe_of, step_of
 from .grid import Grid, Run, reported
-from .grid_results import GridResults
+from .grid_results import GridResults, load_folder
 
 
 TRAIN_MODULE = "modeling_leaner.training.train"
 TRAIN_COMMAND = [sys.executable, "-m", TRAIN_MODULE]
-
-
-# Settings
 
 
 def options_of_run(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) -> list[str]:
@@ -57,9 +54,7 @@ def options_of_run(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) 
     if run.phase == "tune":
         overrides |= grid.tuning.overrides or {}
         options += ["--tuning_holdout", str(grid.tuning.holdout)]
-    if local:
-        overrides.pop("data_files", None)  # replaced by this machine's copy
-    return [*options, *words_of(overrides), *local]
+    return [*options, *words_of(overrides), *local]  # of an option that is given twice the last holds
 
 
 def run_arguments(grid: Grid, shape: str, phase: str = "report", local: Sequence[str] = ()) -> RecipeArguments:
@@ -85,9 +80,6 @@ def check_settings(grid: Grid) -> None:
     known = [*main, "loss"]
     if grid.metric not in (None, *known):
         raise ValueError(f"metric: expected {' or '.join(known)}, got {grid.metric}")
-
-
-# Which runs, and their commands
 
 
 def planned(grid: Grid, best: dict[str, float | None]) -> list[Run]:
@@ -126,18 +118,18 @@ def missing_runs(results: GridResults) -> list[Run]:
     return missing
 
 
-def shape_option(results: GridResults, run: Run) -> str:
+def shape_option(grid: Grid, run: Run) -> str:
     """A run's `--shape`: the shape, or with `start_from` the folder of its weights there, or of their published copy.
 
     Their seed is `start_seed`; without it the first one there for a tuning run, and the run's own for any other.
     Raises ValueError if the weights are neither there nor published.
     """
-    before = results.start_from
-    if before is None:
+    if grid.start_from is None:
         return run.shape
-    folder = Path(results.grid.start_from)
+    folder = Path(grid.start_from)
+    before = load_folder(folder)
     own = before.grid.seeds[0] if run.phase == "tune" else run.seed
-    seed = own if results.grid.start_seed is None else results.grid.start_seed
+    seed = own if grid.start_seed is None else grid.start_seed
     start = reported(before.grid, run.shape, seed, before.tuning.best.get(run.shape))
     places = [folder / "runs" / start.name]
     if run.shape in (before.grid.publish or {}) and seed == before.grid.seeds[0]:
@@ -149,37 +141,25 @@ def shape_option(results: GridResults, run: Run) -> str:
     raise ValueError(f"start_from: expected the weights {places[0] / WEIGHTS}, found none; {remedy}")
 
 
-def command(results: GridResults, run: Run, local: Sequence[str] = ()) -> list[str]:
+def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
     """The command line of one run; it resumes if the run's folder holds anything.
 
-    `local` are the options for this machine's copy of the rows.
+    The folder of a branch is made from its trunk's checkpoint first, whole or not at all, unless it is there. Raises
+    OSError without the checkpoint. `local` are the options for this machine's copy of the rows.
     """
-    grid = results.grid
-    folder = run.folder(grid)
+    folder, trunk = run.folder(grid), run.trunk.folder(grid)
+    options = options_of_run(grid, run, shape_option(grid, run), local)
+    if run.branch is not None and not folder.exists():
+        checkpoint = trunk / f"checkpoint-{branches_of(grid, run.shape)[run.branch].start}"
+        pending = folder.with_name(f".{folder.name}.begun")
+        shutil.rmtree(pending, ignore_errors=True)  # of a sweep that was killed
+        pending.mkdir(parents=True)
+        shutil.copytree(checkpoint, pending / checkpoint.name)
+        shutil.copyfile(trunk / STARTED, pending / STARTED)
+        write_recipe(pending, parse(grid.recipe, options), grid.recipe)
+        os.replace(pending, folder)
     resume = ["--resume"] if folder.is_dir() and any(folder.iterdir()) else []
-    return [*TRAIN_COMMAND, grid.recipe, *options_of_run(grid, run, shape_option(results, run), local), *resume]
-
-
-def begin_branch(results: GridResults, run: Run, local: Sequence[str] = ()) -> None:
-    """Makes the folder of a branch from its trunk's checkpoint, whole or not at all, unless it is there.
-
-    Raises OSError without the checkpoint.
-    """
-    grid, folder, trunk = results.grid, run.folder(results.grid), run.trunk.folder(results.grid)
-    if folder.exists():
-        return
-    checkpoint = trunk / f"checkpoint-{branches_of(grid, run.shape)[run.branch].start}"
-    pending = folder.with_name(f".{folder.name}.begun")
-    shutil.rmtree(pending, ignore_errors=True)  # of a sweep that was killed
-    pending.mkdir(parents=True)
-    shutil.copytree(checkpoint, pending / checkpoint.name)
-    shutil.copyfile(trunk / STARTED, pending / STARTED)
-    options = options_of_run(grid, run, shape_option(results, run), local)
-    write_recipe(pending, parse(grid.recipe, options), grid.recipe)
-    os.replace(pending, folder)
-
-
-# Rows
+    return [*TRAIN_COMMAND, grid.recipe, *options, *resume]
 
 
 def result_row(grid: Grid, run: Run) -> ResultRow:

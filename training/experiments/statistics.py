@@ -15,10 +15,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from modeling_leaner.files import read_json
+
 from ..records import CELL_TYPES, COLUMNS, ResultRow
-from .branches import step_seconds
+from .branches import STEP_SECONDS, step_of
 from .grid import Grid, reported
-from .grid_results import GridResults, gain
+from .grid_results import GridResults, Tuning, gain
 
 
 COSTS = {"tokens": "tokens", "FLOPs": "training_flops", "seconds": "step_seconds"}  # what is equal → its column
@@ -105,8 +107,7 @@ def reported_rows(results: GridResults, branch: int | None = None) -> pd.DataFra
 
     A branch that could not begin, since its trunk had failed before, has failed.
     """
-    grid = results.grid
-    best = results.tuning.best
+    grid, best = results.grid, results.tuning.best
     ended = []
     for shape in grid.shapes:
         for seed in grid.seeds_for(shape):
@@ -117,31 +118,19 @@ def reported_rows(results: GridResults, branch: int | None = None) -> pd.DataFra
     return frame(ended)
 
 
-def runs_of(ended: pd.DataFrame, shape: str) -> pd.DataFrame:
-    """The finished runs of a shape."""
-    return ended[(ended["shape"] == shape) & (ended["status"] == "finished")]
+def runs_of(ended: pd.DataFrame, shape: str, status: str = "finished") -> pd.DataFrame:
+    """The runs of a shape that finished, or failed."""
+    return ended[(ended["shape"] == shape) & (ended["status"] == status)]
 
 
 def compare(grid: Grid, ended: pd.DataFrame, shape: str, other: str) -> Summary:
-    """`paired_statistics` of a shape minus another."""
+    """`paired_statistics` of a shape minus another; all are None for a shape and itself."""
     pairs = [runs_of(ended, each).set_index("seed") for each in (shape, other)]
     seeds = pairs[0].index.intersection(pairs[1].index)
     own, base = (runs.loc[seeds] for runs in pairs)
     higher_is_better = bool(own["higher_is_better"].any())
-    return paired_statistics(own["value"], base["value"], grid.margin, higher_is_better)
-
-
-def contrasts(grid: Grid, ended: pd.DataFrame) -> list[Summary]:
-    """The grid's `contrasts`, p corrected by Holm over all, also those that have not run."""
-    pairs = grid.contrasts or []
-    found = [{"shape": shape, "minus": minus, **compare(grid, ended, shape, minus)} for shape, minus in pairs]
-
-    # The k-th smallest of n times n - k + 1, never below the one before, at most 1.
-    ordered = pd.Series([contrast["p"] for contrast in found], dtype=float).fillna(1).sort_values()
-    corrected = (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
-    for place, contrast in enumerate(found):
-        contrast["p_corrected"] = None if contrast["p"] is None else float(corrected[place])
-    return found
+    compared = paired_statistics(own["value"], base["value"], grid.margin, higher_is_better)
+    return dict.fromkeys(compared) if shape == other else compared
 
 
 def score(ended: pd.DataFrame, shape: str) -> Summary:
@@ -154,24 +143,6 @@ def score(ended: pd.DataFrame, shape: str) -> Summary:
         "sd": number(runs["value"].std()),
         "seconds": number(runs["seconds"].mean()),
     }
-
-
-def against_baseline(grid: Grid, ended: pd.DataFrame, shape: str) -> tuple[Summary, Summary, list[int]]:
-    """A shape's `score`, its `paired_statistics` minus the baseline, for which all are None, and its failed seeds."""
-    compared = compare(grid, ended, shape, grid.baseline)
-    failed = ended.loc[(ended["shape"] == shape) & (ended["status"] == "failed"), "seed"].tolist()
-    return score(ended, shape), dict.fromkeys(compared) if shape == grid.baseline else compared, failed
-
-
-def budget(grid: Grid, ended: pd.DataFrame, branch: int) -> Summary:
-    """All shapes at one branch."""
-    shapes = []
-    for shape in grid.shapes:
-        runs = runs_of(ended, shape)
-        scored, compared, failed = against_baseline(grid, ended, shape)
-        values = dict(zip(runs["seed"].astype(str), runs["value"].tolist()))
-        shapes.append(scored | {"values": values, "failed": failed} | compared)
-    return {"branch": branch, "shapes": shapes}
 
 
 def interpolate(costs: Sequence[float], values: Sequence[float], cost: float) -> tuple[float, float]:
@@ -194,17 +165,22 @@ def interpolate(costs: Sequence[float], values: Sequence[float], cost: float) ->
     return float(np.interp(x, logs, values)), float(error) if len(curvatures) else math.nan
 
 
-def readings(results: GridResults, budgets: Sequence[pd.DataFrame]) -> list[Summary]:
+def readings(grid: Grid, budgets: Sequence[pd.DataFrame]) -> list[Summary]:
     """The grid's contrasts at equal cost, at that of each branch of the first shape.
 
     Seeds whose second shape cannot be read there are left out: nothing is read beyond its first or last branch.
     `interpolation_error` is the largest of the seeds.
     """
-    grid = results.grid
     if not grid.contrasts or not budgets:
         return []
     runs = pd.concat(budgets).query("status == 'finished'")
-    runs["step_seconds"] = runs["steps"].astype(float) * runs["shape"].map(step_seconds(grid)).astype(float)
+    timed = read_json(grid.path(STEP_SECONDS))["shapes"] if grid.path(STEP_SECONDS).is_file() else {}
+    seconds = {  # of the same step as the grid's
+        shape: timed[shape]["seconds"]
+        for shape in grid.shapes
+        if shape in timed and timed[shape]["tokens"] == step_of(grid, shape).tokens
+    }
+    runs["step_seconds"] = runs["steps"].astype(float) * runs["shape"].map(seconds).astype(float)
     found = []
     for shape, minus in grid.contrasts:
         for equal, column in COSTS.items():
@@ -215,8 +191,7 @@ def readings(results: GridResults, budgets: Sequence[pd.DataFrame]) -> list[Summ
                 for run in known[(known["shape"] == shape) & (known["branch"] == branch)].to_dict("records"):
                     if run["seed"] in others:
                         other = others[run["seed"]]
-                        at_cost = interpolate(other[column], other["value"], run[column])
-                        read.append((run["value"], *at_cost))
+                        read.append((run["value"], *interpolate(other[column], other["value"], run[column])))
                 table = pd.DataFrame(read, columns=["own", "other", "error"]).dropna(subset="other")
                 higher_is_better = bool(runs["higher_is_better"].any())
                 compared = paired_statistics(table["own"], table["other"], grid.margin, higher_is_better)
@@ -225,14 +200,10 @@ def readings(results: GridResults, budgets: Sequence[pd.DataFrame]) -> list[Summ
     return found
 
 
-def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
+def _cell(results: GridResults, tuning: Tuning, ended: pd.DataFrame, shape: str) -> Summary:
     """The summary of a shape."""
-    grid, tuning = results.grid, results.tuning
-    choice = tuning.choices[shape]
-    runs = runs_of(ended, shape)
-    scored, compared, failed = against_baseline(grid, ended, shape)
-    guess = results.best_guess and results.best_guess.value
-
+    choice, runs = tuning.choices[shape], runs_of(ended, shape)
+    failed = runs_of(ended, shape, "failed")["seed"].tolist()
     notes = []
     if any(run.shape == shape for run in tuning.due):
         notes.append("the tuning is not finished")
@@ -246,14 +217,14 @@ def _cell(results: GridResults, ended: pd.DataFrame, shape: str) -> Summary:
         notes.append("tie: the best learning rate leads by no more than the tuning seeds differ")
 
     return {
-        **scored,
+        **score(ended, shape),
         "learning_rate": choice.learning_rate,
         "tuning_lead": choice.lead,
         "tuning_spread": choice.spread,
         "median": number(runs["value"].median()),
-        **compared,
+        **compare(results.grid, ended, shape, results.grid.baseline),
         "parameters": number(runs["parameters"].max()),
-        "learned": learned(runs, guess),
+        "learned": learned(runs, results.best_guess and results.best_guess.value),
         "notes": notes,
     }
 
@@ -263,26 +234,41 @@ def summarise(results: GridResults) -> Summary:
 
     Of a grid with branches `shapes` and `contrasts` are those of the longest one, `curves` those of each.
     """
-    grid, branches = results.grid, results.grid.branches or []
+    grid, tuning, known = results.grid, results.tuning, results.any_reported
+    budgets = {tokens: reported_rows(results, tokens) for tokens in grid.branches or []}
+    curves = []
+    for tokens, ended in budgets.items():
+        cells = []
+        for shape in grid.shapes:
+            runs = runs_of(ended, shape)
+            values = dict(zip(runs["seed"].astype(str), runs["value"].tolist()))
+            failed = runs_of(ended, shape, "failed")["seed"].tolist()
+            compared = compare(grid, ended, shape, grid.baseline)
+            cells.append({**score(ended, shape), "values": values, "failed": failed, **compared})
+        curves.append({"branch": tokens, "shapes": cells})
+
     ended = reported_rows(results)
-    budgets = [reported_rows(results, tokens) for tokens in branches]
-    known = results.any_reported
+    pairs = grid.contrasts or []
+    contrasts = [{"shape": shape, "minus": minus, **compare(grid, ended, shape, minus)} for shape, minus in pairs]
+    # By Holm, also over those that have not run: the k-th smallest p of n times n - k + 1, never below the one before.
+    ordered = pd.Series([contrast["p"] for contrast in contrasts], dtype=float).fillna(1).sort_values()
+    corrected = (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
+    for place, contrast in enumerate(contrasts):
+        contrast["p_corrected"] = None if contrast["p"] is None else float(corrected[place])
     return {
         **asdict(grid),
         "metric": known.metric if known else grid.metric,
         "higher_is_better": known.higher_is_better if known else None,
-        "learning_rates": results.tuning.learning_rates,
-        "contrasts": contrasts(grid, ended),
-        "curves": [budget(grid, rows, tokens) for rows, tokens in zip(budgets, branches)],
-        "readings": readings(results, budgets),
-        "shapes": [_cell(results, ended, shape) for shape in grid.shapes],
+        "learning_rates": tuning.learning_rates,
+        "contrasts": contrasts,
+        "curves": curves,
+        "readings": readings(grid, list(budgets.values())),
+        "shapes": [_cell(results, tuning, ended, shape) for shape in grid.shapes],
         "failed": [
             {**run._asdict(), "error": row.error} for run, row in results.rows.items() if row.status == "failed"
         ],
     }
 
-
-# In print
 
 SHOWN = (  # of each shape and comparison, under the keys of summary.json
     "shape minus equal branch learning_rate pairs n mean sd median difference interval p "

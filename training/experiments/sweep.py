@@ -9,7 +9,6 @@ In output_dir: results.csv (one row per finished or failed run, see `records.py`
 each run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
 """
 
-import io
 import os
 import re
 import signal
@@ -17,35 +16,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import lock_descriptor
 
-from modeling_leaner.files import naming, write_bytes, write_json
+from modeling_leaner.files import naming, write_json
 
 from ..data.sources import load_training
 from ..records import RESULTS, ResultRow
 from ..running.loading import prepare
 from ..settings import parse, words_of
 from ..tasks.distillation import Embedding
+from . import runs
 from .baselines import GUESSES, guesses_on
 from .cuts import make_cuts
-from .grid import PHASES, Grid, Run, check_same_data, check_unchanged, load_grid, reported, write_grid
+from .grid import PHASES, Grid, Run, check_unchanged, load_grid, reported, write_grid
 from .grid_results import GridResults, load_results, write_rows
-from .runs import (
-    begin_branch,
-    check_settings,
-    command,
-    missing_runs,
-    options_of_run,
-    planned,
-    result_row,
-    run_arguments,
-    shape_option,
-)
 from .statistics import show, summarise
 
 
@@ -70,78 +59,62 @@ class Processes:
         if torch.cuda.device_count() > 1:
             devices = [*map(str, range(torch.cuda.device_count()))]
             self.devices = visible.split(",")[: len(devices)] if visible else devices
-        self.runs: list[LocalRun] = []
+        self.runs: list[tuple[str | None, subprocess.Popen]] = []  # with the device of each
 
-    def start(self, command: Sequence[str], log: Path) -> "LocalRun":
+    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen:
         """Starts the training that a command line is; what it prints is added to the log."""
-        device = min(self.devices, key=[run.device for run in self.runs if run.poll() is None].count)
+        busy = [device for device, run in self.runs if run.poll() is None]
+        device = min(self.devices, key=busy.count)
         visible = {"CUDA_VISIBLE_DEVICES": device} if device else {}
         with log.open("ab") as file:
-            run = LocalRun(
+            run = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment, **visible},
                 pass_fds=[self.lock],
-                process_group=0,  # a signal reaches it only by `interrupt`, once, whoever sent it to the sweep
+                process_group=0,  # a signal reaches it only by `send_signal`, once, whoever sent it to the sweep
             )
-        run.device = device
-        self.runs.append(run)
+        self.runs.append((device, run))
         return run
 
 
-class LocalRun(subprocess.Popen):
-    """A training, and its `device`; `poll` gives its exit status."""
-
-    device: str | None = None
-
-    def interrupt(self) -> None:
-        """Asks it to save a checkpoint and to end, as Ctrl-C does."""
-        self.send_signal(signal.SIGINT)
-
-
+@dataclass
 class Sweep:
     """Runs what is due, `jobs` runs at a time, and keeps results.csv up to date.
 
     `local` are the options for this machine's copy of the rows.
     """
 
-    def __init__(self, results: GridResults, jobs: int, local: Sequence[str] = ()):
-        self.results = results
-        self.grid = results.grid
-        self.rows = results.rows
-        self.jobs = jobs
-        self.local = local
-        self.running: dict[Run, Any] = {}
-        self.interrupts = self.forwarded = 0  # the latter: how many the runs under way have been sent
-        # What failed in an earlier sweep is tried once more, as if there were no row of it:
-        for run in [run for run, row in self.rows.items() if row.status == "failed"]:
-            del self.rows[run]
+    results: GridResults
+    jobs: int
+    local: Sequence[str] = ()
+    running: dict[Run, Any] = field(default_factory=dict)
+    signals: list[int] = field(default_factory=list)  # SIGINT and SIGTERM, as often as they came
 
     def run(self, engine: Any) -> None:
         """Runs until nothing is due. Raises KeyboardInterrupt after SIGINT or SIGTERM, once the runs have ended."""
-
-        def interrupt(*_: object) -> None:
-            self.interrupts += 1
-
-        # Handlers that raise would lose the process that is being started.
-        handlers = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        forwarded = 0  # signals that the runs under way have been sent
+        handlers = {  # by ones that do not raise: that would lose the process that is being started
+            number: signal.signal(number, lambda number, _: self.signals.append(number))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
-            due = dict.fromkeys(run.phase for run in missing_runs(self.results))
+            due = dict.fromkeys(run.phase for run in runs.missing_runs(self.results))
             if due:
-                counts = ", ".join(map(self._count, due))
-                print(f"[{counts}] the logs of the runs: {self.grid.path('runs')}", file=sys.stderr, flush=True)
+                counts, logs = ", ".join(map(self._count, due)), self.results.grid.path("runs")
+                print(f"[{counts}] the logs of the runs: {logs}", file=sys.stderr, flush=True)
             self._start_due(engine)
             while self.running:
-                if self.interrupts > self.forwarded:  # passed on to all under way
-                    self.forwarded = self.interrupts
+                if len(self.signals) > forwarded:
+                    forwarded = len(self.signals)
                     for started in self.running.values():
-                        started.interrupt()
+                        started.send_signal(signal.SIGINT)  # to save a checkpoint and to end
                 ended = {run: status for run, each in self.running.items() if (status := each.poll()) is not None}
                 for run, status in ended.items():
                     del self.running[run]
-                    if status == 0 or not self.interrupts:
+                    if status == 0 or not self.signals:
                         self._keep(run, status)
                 if ended:
                     self._start_due(engine)
@@ -150,64 +123,58 @@ class Sweep:
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        if self.interrupts:
+        if self.signals:
             raise KeyboardInterrupt("interrupted; the same command continues where the runs stopped")
 
     def _start_due(self, engine: Any) -> None:
         """Starts runs while there is room for one, unless interrupted; what cannot be started has failed."""
-        while len(self.running) < self.jobs and not self.interrupts:
-            for run in missing_runs(self.results):
-                if run not in self.running and (run.branch is None or run.trunk in self.rows):  # else it waits for it
+        grid = self.results.grid
+        while len(self.running) < self.jobs and not self.signals:
+            for run in runs.missing_runs(self.results):
+                # A branch waits for its trunk.
+                if run not in self.running and (run.branch is None or run.trunk in self.results.rows):
                     break
             else:
                 return
-            folder = run.folder(self.grid)
+            folder = run.folder(grid)
             if (folder / RESULTS).exists():  # it had finished, only its row was lost
                 self._keep(run, 0)
                 continue
             try:
                 folder.parent.mkdir(parents=True, exist_ok=True)
-                if run.branch is not None:
-                    begin_branch(self.results, run, self.local)
-                self.running[run] = engine.start(command(self.results, run, self.local), Path(f"{folder}.log"))
+                self.running[run] = engine.start(runs.command(grid, run, self.local), Path(f"{folder}.log"))
             except (ValueError, OSError) as error:
-                self._write(run, error)
-
-    def _keep(self, run: Run, status: int) -> None:
-        """Keeps the row of a run that ended; if it failed with the last error in its log, else its exit status."""
-        if status != 0:
-            log = Path(f"{run.folder(self.grid)}.log").read_text(errors="replace").replace("\r", "\n")
-            errors = ERROR.findall(log) if status > 0 else []  # a signal leaves none
-            outcome = errors[-1][:300] if errors else f"exit status {status}"
-        else:
-            try:
-                outcome = result_row(self.grid, run)
-                check_same_data(self.grid, [*self.rows.values(), outcome])
-            except (ValueError, OSError) as error:
-                outcome = error
-        self._write(run, outcome)
+                self._keep(run, error)
 
     def _count(self, phase: str) -> str:
         """How many of a phase's runs have ended, out of all that are known and can, such as tune 3/6."""
-        done = sum(run.phase == phase for run in self.rows)
-        missing = sum(run.phase == phase for run in missing_runs(self.results))
+        done = sum(run.phase == phase for run in self.results.rows)
+        missing = sum(run.phase == phase for run in runs.missing_runs(self.results))
         return f"{phase} {done}/{done + missing}"
 
-    def _write(self, run: Run, outcome: ResultRow | Exception | str) -> None:
-        """Puts the row of a run, or why it failed, into results.csv, and prints that."""
-        if isinstance(outcome, ResultRow):
-            row = outcome
-            text = f"{row.metric} {row.value:.4f}, {row.seconds or 0:.0f} s"
-        else:
-            error = " ".join(str(outcome).split())
-            row = ResultRow.from_cells({**run._asdict(), "status": "failed", "error": error})
-            text = f"failed: {error} ({run.folder(self.grid)}.log)"
-        self.rows[run] = replace(row, jobs=self.jobs)
+    def _keep(self, run: Run, outcome: int | Exception) -> None:
+        """Puts the row of a run that ended with a status, or could not start, into results.csv, and prints it."""
+        grid, rows = self.results.grid, self.results.rows
+        log = Path(f"{run.folder(grid)}.log")
+        error = outcome
+        if outcome == 0:
+            try:
+                row = runs.result_row(grid, run)
+                check_unchanged(grid, [*rows.values(), row])
+                error, text = None, f"{row.metric} {row.value:.4f}, {row.seconds or 0:.0f} s"
+            except (ValueError, OSError) as problem:
+                error = problem
+        elif isinstance(outcome, int):  # the last error in the log; a signal leaves none
+            said = log.read_text(errors="replace").replace("\r", "\n") if outcome > 0 else ""
+            error = [f"exit status {outcome}", *ERROR.findall(said)][-1][:300]
+        if error is not None:
+            line = " ".join(str(error).split())
+            row = ResultRow.from_cells({**run._asdict(), "status": "failed", "error": line})
+            text = f"failed: {line} ({log})"
+        rows[run] = replace(row, jobs=self.jobs)
 
-        file = io.StringIO()
-        ordered = sorted(self.rows, key=lambda run: (PHASES.index(run.phase), *run[1:4], run.branch or 0))
-        write_rows(map(self.rows.get, ordered), file)
-        write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
+        ordered = sorted(rows, key=lambda run: (PHASES.index(run.phase), *run[1:4], run.branch or 0))
+        write_rows(grid.path("results.csv"), map(rows.get, ordered))
 
         tokens = "" if run.branch is None else f" {run.branch:,} tokens"
         cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}{tokens}"
@@ -226,32 +193,32 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
             raise ValueError(f"output_dir: {grid.output_dir} is {used}")
         results = load_results(grid)
         check_unchanged(grid, results.rows.values())
-        sweep = Sweep(results, jobs, local)
+        # What failed in an earlier sweep is tried once more, as if there were no row of it:
+        for run in [run for run, row in results.rows.items() if row.status == "failed"]:
+            del results.rows[run]
 
         # Rows that cannot be had are found once, before each run fails. A Ray cluster's machines may have others.
-        starts_any = any(not (run.folder(grid) / RESULTS).exists() for run in missing_runs(results))
+        starts_any = any(not (run.folder(grid) / RESULTS).exists() for run in runs.missing_runs(results))
         if starts_any and engine != "ray":
-            arguments = run_arguments(grid, grid.baseline, local=local)
+            arguments = runs.run_arguments(grid, grid.baseline, local=local)
             place = f"recipe {grid.recipe}: no run was started (--data names a local copy)"
             with naming(place, (ValueError, OSError)):
                 load_training(arguments)
         write_grid(grid)
-        if engine == "processes":
-            sweep.run(Processes(jobs, lock.fileno()))
+        if engine == "ray":
+            from .ray_engine import RayCluster  # of the extra ray
+
+            chosen = RayCluster(jobs)
         else:
-            try:
-                from .ray_engine import RayCluster
-            except ModuleNotFoundError as error:
-                raise ValueError(f'--engine ray: {error}; pip install ".[ray]" in a clone') from error
-            sweep.run(RayCluster(jobs))
+            chosen = Processes(jobs, lock.fileno())
+        Sweep(results, jobs, local).run(chosen)
     return results
 
 
-def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
+def write_guesses(grid: Grid, local: Sequence[str] = ()) -> None:
     """Scores the simple baselines on the rows that the grid's baseline reads, and writes guesses.json."""
     run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
-    start = shape_option(load_results(grid), run)
-    arguments = parse(grid.recipe, options_of_run(grid, run, start, words_of({"data_files": list(data_files)})))
+    arguments = parse(grid.recipe, runs.options_of_run(grid, run, runs.shape_option(grid, run), local))
     if arguments.task != Embedding.name:  # whose labels a teacher makes
         arguments.teacher = None
     prepared = prepare(arguments)
@@ -274,15 +241,8 @@ def sweep(
 ) -> bool:
     """Runs the grid of a file, then compares its shapes: writes summary.json and prints its tables.
 
-    Args:
-        jobs: runs at the same time.
-        data_files: a local copy of the recipe's dataset.
-        output_dir: in place of the grid's.
-        summary: only compare the runs that are there.
-        engine: processes, or ray, the machines of a cluster.
-
-    Returns:
-        Whether all runs to be reported have finished; True with `summary`.
+    `output_dir` takes the place of the grid's. With `summary` only the runs that are there are compared. Returns
+    whether all runs to be reported have finished; True with `summary`.
     """
     grid = load_grid(file)
     grid = grid if output_dir is None else replace(grid, output_dir=str(output_dir))
@@ -296,18 +256,17 @@ def sweep(
         local = words_of({"data_files": list(data_files)})
         make_cuts(grid, local)
         with naming(file):
-            check_settings(grid)
+            runs.check_settings(grid)
         results = run_sweep(grid, jobs, local, engine)
-        if results.any_reported is not None and not results.guesses:
+        if results.any_reported is not None and not grid.path(GUESSES).is_file():
             try:
-                write_guesses(grid, data_files)
+                write_guesses(grid, local)
             except (ValueError, OSError) as error:  # rows that only the machines of the runs have
                 print(f"no simple guesses: {error}", file=sys.stderr)
-            results = load_results(grid)
 
     comparison = summarise(results)
     write_json(grid.path("summary.json"), comparison)
     show(comparison)
     print(grid.path("summary.json"), flush=True)
     finished = {run for run, row in results.rows.items() if row.status == "finished"}
-    return summary or finished.issuperset(planned(grid, results.tuning.best))
+    return summary or finished.issuperset(runs.planned(grid, results.tuning.best))
