@@ -23,12 +23,9 @@ from .command import (
     License,
     NewFolder,
     Trained,
-    dashed,
-    existing,
     layer_numbers,
     named,
     new_path,
-    require_slimmable,
     slow_imports,
 )
 from .training import commands
@@ -45,14 +42,17 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help=HELP,
-    context_settings={"token_normalize_func": dashed, "help_option_names": ["--help", "-h"]},
+    context_settings={
+        "help_option_names": ["--help", "-h"],
+        "token_normalize_func": lambda key: key.replace("_", "-"),
+    },
 )
 
 
-def print_version(value: bool) -> None:
+def print_version(context: typer.Context, value: bool) -> None:
     if value:
         typer.echo(f"leaner {__version__}")
-        raise typer.Exit
+        context.exit()
 
 
 @app.callback()
@@ -130,8 +130,7 @@ def slim(
     source: Trained,
     output: NewFolder,
     data: Annotated[
-        list[str],
-        Option(metavar="PATH ...", help="Files, a folder or a dataset like the model's inputs.", callback=existing),
+        list[str], Option(metavar="PATH ...", help="Files, a folder or a dataset like the model's inputs.")
     ],
     speedup: Annotated[
         float | None, Option(min=1.05, help="Speed on this machine over the original's, such as 2.")
@@ -162,18 +161,15 @@ def slim(
 
     Example: leaner slim sentence-transformers/all-MiniLM-L6-v2 fast --speedup 2 --data texts.csv
     """
-    if vocab_size is None:
-        require_slimmable(source, speedup)
-        if {speedup, layers, keep_layers, heads, total_heads, intermediate_size} == {None}:
-            shapes = "--speedup, --layers, --keep-layers, --heads, --total-heads, --intermediate-size, --vocab-size"
-            raise ValueError(f"nothing to remove; give one of {shapes}")
-        if speedup and (layers or keep_layers):
-            raise ValueError("--speedup chooses the layers; leave --layers and --keep-layers out")
+    of_layers = [each for each in (speedup, layers, keep_layers) if each is not None]
+    if vocab_size is None and (len(of_layers) > 1 or not (of_layers or heads or total_heads or intermediate_size)):
+        others = "--heads, --total-heads, --intermediate-size, --vocab-size"
+        raise ValueError(f"expected one of --speedup, --layers and --keep-layers, or {others}")
     with slow_imports():
         from ..training.slim import Settings, run
     settings = Settings(**context.params)
     try:
-        raise typer.Exit(run(settings))
+        context.exit(run(settings))
     except KeyboardInterrupt:
         goes_on = f"continues from {settings.unfinished}" if settings.unfinished.exists() else "starts again"
         raise KeyboardInterrupt(f"interrupted; the same command {goes_on}") from None
