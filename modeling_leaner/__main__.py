@@ -4,6 +4,8 @@ Its commands are in cli/app.py and, from train to push, in cli/training.py. It e
 Ctrl-C or SIGTERM.
 """
 
+import sys
+
 from .process import INTERRUPTED, end_as_interrupted, keep_freed_memory, leave_at_once
 
 
@@ -17,7 +19,7 @@ def main() -> None:
 
         app()
     except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+        sys.exit(INTERRUPTED)
     finally:
         leave_at_once()  # all is written
 

@@ -1,5 +1,7 @@
 """The families, and their classes, registered with transformers' Auto classes on import."""
 
+# ruff: noqa: F401
+
 import transformers
 from transformers.models.auto.image_processing_auto import AutoImageProcessor  # top level: needs torchvision in 5.17
 from transformers.utils import is_torchvision_available
@@ -53,22 +55,4 @@ _register(LeanViTConfig, modeling_lean_vit)
 _register(LeanBERTConfig, modeling_lean_bert)
 _register(LeanGPTConfig, modeling_lean_gpt)
 
-__all__ = [
-    "LeanBERTConfig",
-    "LeanBERTForMaskedLM",
-    "LeanBERTForMultipleChoice",
-    "LeanBERTForQuestionAnswering",
-    "LeanBERTForSequenceClassification",
-    "LeanBERTForTokenClassification",
-    "LeanBERTModel",
-    "LeanGPTConfig",
-    "LeanGPTForCausalLM",
-    "LeanGPTForQuestionAnswering",
-    "LeanGPTForSequenceClassification",
-    "LeanGPTForTokenClassification",
-    "LeanGPTModel",
-    "LeanViTBackbone",
-    "LeanViTConfig",
-    "LeanViTForImageClassification",
-    "LeanViTModel",
-]
+__all__ = sorted(name for name in globals() if name.startswith("Lean"))

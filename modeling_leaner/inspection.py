@@ -14,11 +14,11 @@ from statistics import mean, median
 import torch
 from rich.table import Table
 from torch import nn
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from .layers_leaner import LeanAttention, LeanPostNormBlock
 from .models import block_inputs, evaluating, without_unpadding
-from .terminal import with_bar
 
 
 Row = dict[str, torch.Tensor]  # what the model reads, B = 1, without padding
@@ -147,7 +147,7 @@ def inspect_layers(
     reports = []
     with evaluating(model):
         rows = [block_inputs(model, row) for row in rows]  # only the states between two blocks are kept
-        for layer in with_bar(range(max(layers) + 1), "measuring layers"):
+        for layer in tqdm(range(max(layers) + 1), "measuring layers", leave=False, disable=None):
             block = blocks[layer]
             if layer in layers:
                 reports.append(inspect_block(block, layer, [states[0] for states, _, _ in rows]))

@@ -4,7 +4,6 @@ Nothing here imports torch or transformers, so that a mistyped name is answered 
 """
 
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 
 from huggingface_hub import HfApi, try_to_load_from_cache
@@ -17,9 +16,11 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
+from . import configuration  # mapped to configuration/ by setup.cfg
 from .terminal import did_you_mean
 
 
+SHAPES = Path(configuration.__file__).parent  # installed or in a clone
 HUB_TIMEOUT = 5  # seconds for the Hub to answer; its clients alone wait half a minute
 FAMILY_NAMES = ("vit", "bert", "gpt")
 MODEL_TYPES = ("vit", "lean_vit", "bert", "lean_bert", "gpt2", "lean_gpt")  # theirs and ours, in pairs that convert
@@ -39,14 +40,6 @@ VARIANTS = (  # of a baseline, by the beginning of the name
 RENAMED = {"10x24": "16x12"}  # the baseline of a variant whose name has its own layers × heads
 
 
-@cache
-def shapes_folder() -> Path:
-    """The folder of the named shapes, installed or in a clone."""
-    from . import configuration  # mapped to configuration/ by setup.cfg
-
-    return Path(configuration.__file__).parent
-
-
 def baseline_of(name: str) -> str | None:
     """The baseline of a lean version or another variant (`bert/lean-10x24` → `bert/16x12`); None for a baseline."""
     family, shape = name.split("/")
@@ -61,20 +54,9 @@ def shape_names() -> list[str]:
     """All names as `family/name`, every baseline before its variants."""
     names = []
     for family in FAMILY_NAMES:
-        of_family = [f"{family}/{path.stem}" for path in (shapes_folder() / family).glob("*.json")]
+        of_family = [f"{family}/{path.stem}" for path in (SHAPES / family).glob("*.json")]
         names += sorted(of_family, key=lambda name: (baseline_of(name) or name, baseline_of(name) is not None, name))
     return names
-
-
-def shape_path(name: str) -> Path:
-    """The file of a named shape, `"bert/lean-tiny"`; it loads with `AutoConfig.from_pretrained(path)`.
-
-    Raises ValueError with the nearest name if there is none.
-    """
-    if name not in shape_names():
-        hint = did_you_mean(name, shape_names())
-        raise ValueError(f"unknown shape {name!r}{hint} (`leaner shapes` lists all)")
-    return shapes_folder() / f"{name}.json"
 
 
 def reason_of(error: BaseException | None) -> str:
@@ -105,16 +87,18 @@ def require_source(source: str, or_shape: bool = False) -> None:
 
     Raises ValueError, one line with the nearest name, if it is none of them, or the Hub does not answer.
     """
-    path = Path(source)
-    shapes = shape_names() if or_shape else []
-    if source in shapes or path.exists():
+    path, shapes = Path(source), shape_names()
+    is_shape = source in shapes
+    if is_shape and or_shape or path.exists() and not is_shape:
         return
-    if shapes and source.split("/")[0] in FAMILY_NAMES:
-        shape_path(source)  # which says that there is none
-
-    reason = "no such file or folder"
     is_path = path.is_absolute() or source.startswith((".", "~")) or len(path.parts) > 2 or path.suffix == ".json"
-    if not is_path:
+    if is_shape:
+        reason = "a named shape, which has no weights; expected a folder or a Hub id"
+    elif or_shape and source.split("/")[0] in FAMILY_NAMES:
+        reason = "unknown shape (`leaner shapes` lists all)"
+    elif is_path:
+        reason = "no such file or folder"
+    else:
         try:
             if not isinstance(try_to_load_from_cache(source, "config.json"), str):
                 HfApi().model_info(source, timeout=HUB_TIMEOUT)
@@ -122,11 +106,11 @@ def require_source(source: str, or_shape: bool = False) -> None:
         except (HTTPError, OfflineModeIsEnabled, HFValidationError) as error:
             if isinstance(error, HfHubHTTPError) and not isinstance(error, RepositoryNotFoundError):
                 return  # the Hub is there, and busy or guarded: loading says more
-            kinds = "named shape, file or folder" if shapes else "file or folder"
+            kinds = "named shape, file or folder" if or_shape else "file or folder"
             reason = f"no such {kinds}; as a Hub id: {reason_of(error)}"
 
     near = get_close_matches(path.name, [beside.name for beside in path.parent.glob("*")], n=1)
-    hint = did_you_mean(source, [*shapes, *(str(path.with_name(name)) for name in near)])
+    hint = did_you_mean(source, [*(shapes if or_shape else ()), *(str(path.with_name(name)) for name in near)])
     raise ValueError(f"{source}: {reason}{hint}")
 
 

@@ -9,8 +9,8 @@ from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 from .family import IMAGES, TEXT
-from .files import read_json, read_object
-from .names import require_source, shape_names, shape_path
+from .files import naming, read_json, read_object
+from .names import SHAPES, require_source, shape_names
 
 
 CONFIG_CLASSES: dict[str, type[LeanConfig]] = {"vit": LeanViTConfig, "bert": LeanBERTConfig, "gpt": LeanGPTConfig}
@@ -18,7 +18,7 @@ CONFIG_CLASSES: dict[str, type[LeanConfig]] = {"vit": LeanViTConfig, "bert": Lea
 
 def load_shape(name: str, **overrides) -> LeanConfig:
     """The configuration of a named shape; `overrides` replace fields before it is validated."""
-    values = read_json(shape_path(name)) | overrides
+    values = read_json(SHAPES / f"{name}.json") | overrides
     values.pop("model_type")
     return CONFIG_CLASSES[name.split("/")[0]](**values)
 
@@ -50,11 +50,9 @@ def load_config(source: str) -> LeanConfig:
     if source in shape_names():
         return load_shape(source)
     require_source(source, or_shape=True)
-    try:
+    kinds = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+    with naming(f"shape {source}: no configuration that can be read", kinds):
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"shape {source}: no configuration that can be read: {reason:.300}") from error
     if not getattr(config, "model_type", "").startswith("lean_"):
         raise ValueError(f"shape {source}: a {config.model_type} model; turn it into a Lean one by leaner convert")
     return config

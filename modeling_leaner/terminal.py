@@ -1,11 +1,10 @@
 """What people read: progress, suggestions; text of others as it is, never as commands to the terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
 from rich.console import Console
-from tqdm import tqdm
 
 
 def plain_console(**options: Any) -> Console:
@@ -25,11 +24,6 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     by_lower_case = {choice.lower(): choice for choice in choices}
     matches = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.5)
     return f"; did you mean {by_lower_case[matches[0]]}?" if matches else ""
-
-
-def with_bar(items: Sequence, title: str) -> Iterable:
-    """The items, with a bar on a terminal, which goes when they are done."""
-    return tqdm(items, desc=title, leave=False, disable=None)
 
 
 def quiet_libraries() -> None:

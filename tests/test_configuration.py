@@ -13,7 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig
 import modeling_leaner
 from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanViTConfig
 from modeling_leaner.conversion import to_lean_config
-from modeling_leaner.names import baseline_of, shape_names, shape_path
+from modeling_leaner.names import SHAPES, baseline_of, shape_names
 from modeling_leaner.shapes import CONFIG_CLASSES, load_shape
 
 
@@ -192,12 +192,13 @@ class TestNamedShapes:
     def test_files_are_complete_and_load(self):
         unstated = {"pooler_output_size", "loss_chunk_size", "unpad_inputs"}
         for name in shape_names():
-            values = json.loads(shape_path(name).read_text())
+            path = SHAPES / f"{name}.json"
+            values = json.loads(path.read_text())
             config_class = CONFIG_CLASSES[name.split("/")[0]]
             own = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
             missing = {key for key in own if not key.startswith("_")} - values.keys() - unstated
             assert not missing and {"model_type", "architectures"} <= values.keys(), name
-            assert AutoConfig.from_pretrained(shape_path(name)) == load_shape(name)
+            assert AutoConfig.from_pretrained(path) == load_shape(name)
 
     def test_baselines_are_the_defaults_of_transformers(self):
         """Every field of `base` is what transformers' own ViT, BERT and GPT-2 configurations say."""

@@ -256,9 +256,8 @@ class TestCommand:
         "words, message",
         [
             ("bert --data pictures.parquet", "--column: no column fits; name one of image"),
-            ("bert", "--data: missing; bert has no recipe.yaml that says what it reads"),
+            ("bert", "--data: missing; bert has no recipe.yaml"),
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
-            ("vit --column image", "--data: missing; --column names a column of it"),
             ("weightless --data texts.parquet", "weightless: "),
         ],
     )

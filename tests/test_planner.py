@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from modeling_leaner import shapes
 from modeling_leaner.cli.app import app
-from modeling_leaner.names import shape_names, shapes_folder
+from modeling_leaner.names import SHAPES, shape_names
 from modeling_leaner.planning import advice
 from modeling_leaner.planning.advice import advise
 from modeling_leaner.planning.costs import parse_count, training_memory
@@ -215,12 +215,12 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            ("--params 30M", "give --like SHAPE, or a family and a size, such as --family gpt"),
-            ("--params 30M --family bert --like gpt/base", "give --like SHAPE, or a family and a size"),
+            ("--params 30M", "give --like SHAPE, or a family and one size, such as --family gpt"),
+            ("--params 30M --family bert --like gpt/base", "give --like SHAPE, or a family and one size"),
             ("--family gpt", "nothing to plan for: give --params"),
-            ("--family gpt --params 30M --flops 1G", "--params and --flops: give one of them"),
+            ("--family gpt --params 30M --flops 1G", "give --like SHAPE, or a family and one size"),
             ("--family gpt --params 30Q", "--params 30Q: expected a number above 0, up to 1e.18, as 30M"),
-            ("--like gpt/huge", "unknown shape .*; did you mean gpt/base."),
+            ("--like gpt/huge", "gpt/huge: unknown shape .*; did you mean gpt/base."),
             ("--like vit/base --length 8", "--length and --vocab-size are of texts"),
             ("--family gpt --params 30M --head-dim 7", "--head-dim 7: no fused attention kernel takes it"),
             ("--family gpt --params 30M --layers 0", "--layers 0: expected 1 to 1000"),
@@ -276,9 +276,7 @@ class TestCommand:
         for loaded in (AutoConfig.from_pretrained(path), load_config(str(path))):
             assert describe(loaded) == describe(expected.config)
             assert loaded.count_parameters() == expected.parameters
-        assert (
-            json.loads(path.read_text()).keys() == json.loads((shapes_folder() / "vit/base.json").read_text()).keys()
-        )
+        assert json.loads(path.read_text()).keys() == json.loads((SHAPES / "vit/base.json").read_text()).keys()
         before = path.read_bytes()
         again = leaner("--family", "vit", "--params", "200K", "--write", path)
         assert again.exit_code == 1 and "exists already" in again.stderr and path.read_bytes() == before

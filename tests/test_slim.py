@@ -224,7 +224,7 @@ def test_below_the_gate_the_status_is_3(tmp_path, rows):
     [
         (["--speedup", "9"], "3 layers"),
         (["--speedup", "2", "--layers", "1"], "--layers"),
-        ([], "nothing to remove"),
+        ([], "expected one of --speedup"),
         (["--layers", "5"], "layers: expected 1..3, got 5"),
         (["--layers", "1", "--column", "other"], "other"),
         (["--layers", "1", "--label-column", "label"], "--label-column"),

@@ -23,7 +23,6 @@ from .command import (
     License,
     NewFolder,
     Trained,
-    dashed,
     existing,
     layer_numbers,
     named,
@@ -45,14 +44,17 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help=HELP,
-    context_settings={"token_normalize_func": dashed, "help_option_names": ["--help", "-h"]},
+    context_settings={
+        "help_option_names": ["--help", "-h"],
+        "token_normalize_func": lambda key: key.replace("_", "-"),
+    },
 )
 
 
-def print_version(value: bool) -> None:
+def print_version(context: typer.Context, value: bool) -> None:
     if value:
         typer.echo(f"leaner {__version__}")
-        raise typer.Exit
+        context.exit()
 
 
 @app.callback()
@@ -164,16 +166,15 @@ def slim(
     """
     if vocab_size is None:
         require_slimmable(source, speedup)
-        if {speedup, layers, keep_layers, heads, total_heads, intermediate_size} == {None}:
-            shapes = "--speedup, --layers, --keep-layers, --heads, --total-heads, --intermediate-size, --vocab-size"
-            raise ValueError(f"nothing to remove; give one of {shapes}")
-        if speedup and (layers or keep_layers):
-            raise ValueError("--speedup chooses the layers; leave --layers and --keep-layers out")
+    of_layers = [each for each in (speedup, layers, keep_layers) if each is not None]
+    if vocab_size is None and (len(of_layers) > 1 or not (of_layers or heads or total_heads or intermediate_size)):
+        others = "--heads, --total-heads, --intermediate-size, --vocab-size"
+        raise ValueError(f"expected one of --speedup, --layers and --keep-layers, or {others}")
     with slow_imports():
         from ..training.slim import Settings, run
     settings = Settings(**context.params)
     try:
-        raise typer.Exit(run(settings))
+        context.exit(run(settings))
     except KeyboardInterrupt:
         goes_on = f"continues from {settings.unfinished}" if settings.unfinished.exists() else "starts again"
         raise KeyboardInterrupt(f"interrupted; the same command {goes_on}") from None

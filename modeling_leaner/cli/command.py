@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 
 from ..files import naming, read_object
-from ..names import require_model_type, require_source, shape_names
+from ..names import require_model_type, require_source
 from ..process import INTERRUPTED, leave_at_once, leave_in_order
 from ..terminal import plain_console, quiet_libraries, visible
 from ..training.reading import FORMATS, is_there, split_options
@@ -40,19 +40,13 @@ def slow_imports() -> Iterator[None]:
 # Reading
 
 
-def dashed(name: str) -> str:
-    """An option as it is declared: `--head_dim` is `--head-dim`."""
-    return name.replace("_", "-")
-
-
 class Command(TyperCommand):
     """A command whose options with a metavar that ends in `...` take several values: `--data-files a b`."""
 
     def option_of(self, word: str) -> TyperOption | None:
         """The option that a word such as `--head_dim=8` names; None for one that the command does not have."""
-        name = dashed(word.partition("=")[0])
-        options = [parameter for parameter in self.params if isinstance(parameter, TyperOption)]
-        return next((option for option in options if name in option.opts), None)
+        name = word.partition("=")[0].replace("_", "-")
+        return next((parameter for parameter in self.params if name in parameter.opts), None)
 
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
         """As typer, to which several values are the option again before each of them."""
@@ -93,13 +87,6 @@ class KeyCommand(Command):
 # Answering
 
 
-def describe(error: ValueError | OSError) -> str:
-    """The message of an error; one of the operating system without its number: `[Errno 28] No space …`."""
-    if isinstance(error, OSError) and error.strerror is not None:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    return str(error)
-
-
 class CommandGroup(TyperGroup):
     """The commands of `leaner`. A command raises ValueError or OSError for what a user can put right.
 
@@ -107,33 +94,23 @@ class CommandGroup(TyperGroup):
     The exit status is 1 for these, 2 for unknown commands and options and for values of a wrong type, 130 for Ctrl-C.
     """
 
-    @contextmanager
-    def one_line_for_errors(self, context: typer.Context | None = None) -> Iterator[None]:
+    def invoke(self, context: typer.Context) -> Any:
         try:
-            yield
+            return super().invoke(context)
         except BrokenPipeError:  # nobody reads any more: typer ends quietly
             raise
         except (TyperException, ValueError, OSError, KeyboardInterrupt) as error:
-            status = 1
+            status, message = 1, str(error)
             if isinstance(error, TyperException):
                 status, message = error.exit_code, error.format_message().replace("Value error, ", "")
             elif isinstance(error, KeyboardInterrupt):
-                status, message = INTERRUPTED, str(error) or "interrupted"
-            else:
-                message = describe(error)
-            if message:  # none where typer has printed the help
-                place = " ".join(filter(None, ("leaner", context and context.invoked_subcommand)))
-                line = visible(" ".join(message.split()))
-                plain_console(stderr=True, soft_wrap=True).print(f"{place}: {line}", style="red")
+                status, message = INTERRUPTED, message or "interrupted"
+            elif getattr(error, "strerror", None):  # without the system's number: `[Errno 28] No space …`
+                message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+            place = " ".join(filter(None, ("leaner", context.invoked_subcommand)))
+            line = visible(" ".join(message.split()))
+            plain_console(stderr=True, soft_wrap=True).print(f"{place}: {line}", style="red")
             raise typer.Exit(status) from error
-
-    def make_context(self, *args: Any, **extra: Any) -> typer.Context:
-        with self.one_line_for_errors():
-            return super().make_context(*args, **extra)
-
-    def invoke(self, context: typer.Context) -> Any:
-        with self.one_line_for_errors(context):
-            return super().invoke(context)
 
 
 # Checks, as callbacks of options: each returns the value or raises ValueError
@@ -163,26 +140,18 @@ def named(model: str | None) -> str | None:
 def trained(models: str | list[str] | None) -> str | list[str] | None:
     """Models with weights: a folder or a Hub id each."""
     for model in [models] if isinstance(models, str) else models or []:
-        if model in shape_names():
-            raise ValueError(f"{model}: a named shape, which has no weights; expected a folder or a Hub id")
         require_source(model)
     return models
-
-
-def convertible(model: str) -> str:
-    """A model with weights, and if it is a folder one of BERT, ViT, GPT-2 or this family."""
-    trained(model)
-    config = Path(model, "config.json")
-    if config.is_file():
-        with naming(model):
-            require_model_type(read_object(config).get("model_type"))
-    return model
 
 
 def require_slimmable(model: str, speedup: float | None) -> None:
     """Raises ValueError for what `leaner slim` cannot do with a folder, as far as its config.json alone decides."""
     config = Path(model, "config.json")
-    document = read_object(config) if config.is_file() else {}
+    if not config.is_file():
+        return  # of the Hub
+    document = read_object(config)
+    with naming(model):
+        require_model_type(document.get("model_type"))
     (architecture,) = (document.get("architectures") or [""])[:1]
     layers = document.get("num_hidden_layers", document.get("n_layer"))
     if architecture.endswith(("ForQuestionAnswering", "ForMultipleChoice")):
@@ -198,7 +167,7 @@ def layer_numbers(text: str) -> tuple[int, ...]:
 
 Trained = Annotated[
     str,
-    Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.", callback=convertible),
+    Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.", callback=trained),
 ]
 NewFolder = Annotated[Path, Argument(metavar="OUT", help="Folder to write; it must not exist.", callback=new_path)]
 Json = Annotated[bool, Option("--json", help="Print one JSON document.")]

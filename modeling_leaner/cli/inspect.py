@@ -64,8 +64,7 @@ def read_inputs(
         return run.held_out.source, rows_of(first_inputs(run.task, run.held_out.rows, count))
 
     if not data:
-        no_recipe = f"{source} has no recipe.yaml that says what it reads"
-        raise ValueError(f"--data: missing; {no_recipe if column is None else '--column names a column of it'}")
+        raise ValueError(f"--data: missing; {source} has no recipe.yaml, or --column names a column of the data")
     processors = load_processors(source)
     if not processors:
         raise ValueError(f"{source}: no tokenizer or image processor, by which rows are read")

@@ -21,9 +21,8 @@ from ..terminal import plain_console
 ROWS = 6
 WIDTH = 110
 FIRST_RECIPES = {"vit": "digits", "bert": "listops-short", "gpt": "python-docs"}  # without downloads
-FIRST_STEPS = 32  # of the training that is proposed next
 CAPTION = "params: with the pretraining head. FLOPs: forward, at length. KV: bfloat16."
-COLUMNS = ("layers\n× width", "heads\n× size", "MLP", "params", "of\nbase", "at\nlength", "FLOPs\n/token")
+COLUMNS = "layers\n× width|heads\n× size|MLP|params|of\nbase|at\nlength|FLOPs\n/token|KV bytes\n/token".split("|")
 
 
 # leaner shapes
@@ -62,7 +61,7 @@ def shape_table(rows: list[dict[str, object]]) -> Table:
     """The rows for people, in 80 columns."""
     table = Table(caption=CAPTION, box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("shape", no_wrap=True)
-    for column in (*COLUMNS, "KV bytes\n/token"):
+    for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         share = row["parameters_over_baseline"]
@@ -96,10 +95,8 @@ def run(
     **dials: int | None,
 ) -> None:
     """Solves, writes and prints. Raises ValueError that names the option, or the nearest shape."""
-    if (like is None) == (family is None):
-        raise ValueError("give --like SHAPE, or a family and a size, such as --family gpt --params 30M")
-    if params is not None and flops is not None:
-        raise ValueError("--params and --flops: give one of them")
+    if (like is None) == (family is None) or params is not None and flops is not None:
+        raise ValueError("give --like SHAPE, or a family and one size, such as --family gpt --params 30M")
     base = load_config(like or f"{family}/base")
     base = with_inputs(base, length, vocab_size)
     start = base if like else None
@@ -116,19 +113,23 @@ def run(
         document = {"model_type": config.model_type, "architectures": [head], **fields_of(config)}
         write_json(write, document | heads_by_layer(config))
     if as_json:
-        print(json.dumps(plan_document(candidates, start, best), indent=1))
+        document = {
+            "family": family_of(config),
+            "length": candidates[0].flops.length,
+            "batch": BATCH,
+            "start": start and start.document(),
+            "candidates": [each.document() for each in candidates],
+            "recommended": best and {"row": row + 1, "reason": best[1]},
+            "sources": SOURCES,
+        }
+        print(json.dumps(document, indent=1))
         return
     print_plan(candidates, len(fitting), start, best)
     if write is None:
         print(f"\nNext: add --write shape.json to save row {row + 1}; --layers and --head-dim choose another")
     else:
-        words = ["leaner", "train", FIRST_RECIPES[family_of(config)], "--shape", str(write)]
-        print(f"\nSaved row {row + 1} as {write}. Next: {shlex.join([*words, '--max_steps', str(FIRST_STEPS)])}")
-
-
-def is_refuted(candidate: Candidate) -> bool:
-    """Whether this project's own runs speak against a shape in place of the start."""
-    return "lean" in candidate.advice and not candidate.advice["lean"].fits
+        words = ["leaner", "train", FIRST_RECIPES[family_of(config)], "--shape", str(write), "--max_steps", "32"]
+        print(f"\nSaved row {row + 1} as {write}. Next: {shlex.join(words)}")
 
 
 def recommended(candidates: Sequence[Candidate]) -> tuple[int, str] | None:
@@ -138,7 +139,11 @@ def recommended(candidates: Sequence[Candidate]) -> tuple[int, str] | None:
     """
     reads_images = modality_of(candidates[0].config) is IMAGES
     source = "sovit" if reads_images else "fit"
-    numbers = {row: each.advice[source].number for row, each in enumerate(candidates) if not is_refuted(each)}
+    numbers = {
+        row: each.advice[source].number
+        for row, each in enumerate(candidates)
+        if "lean" not in each.advice or each.advice["lean"].fits  # else this project's own runs speak against it
+    }
     if len(candidates) == 1 or not numbers:
         return None
     distances = {row: abs(log(number) if reads_images else number) for row, number in numbers.items()}
@@ -201,21 +206,6 @@ def print_plan(
     console.print(table)
     if best is not None:
         console.print(f"\nRecommended: row {best[0] + 1}, {best[1]}.")
-    if any(map(is_refuted, candidates)):
+    if not all(each.advice["lean"].fits for each in candidates if "lean" in each.advice):
         verdict = "Recommended: keep the start, for" if best is None else "Not recommended:"
         console.print(f"\n{verdict} {REFUTATION}.")
-
-
-def plan_document(
-    candidates: Sequence[Candidate], start: Candidate | None, best: tuple[int, str] | None
-) -> dict[str, object]:
-    """Everything as one JSON document."""
-    return {
-        "family": family_of(candidates[0].config),
-        "length": candidates[0].flops.length,
-        "batch": BATCH,
-        "start": start and start.document(),
-        "candidates": [each.document() for each in candidates],
-        "recommended": best and {"row": best[0] + 1, "reason": best[1]},
-        "sources": SOURCES,
-    }

@@ -16,18 +16,7 @@ from typer import Argument, Option
 
 from ..terminal import plain_console
 from ..training.reading import RECIPE_NAMES, read_recipe
-from .command import (
-    RESEARCH,
-    Command,
-    DataFiles,
-    Json,
-    KeyCommand,
-    License,
-    named,
-    new_path,
-    slow_imports,
-    trained,
-)
+from .command import RESEARCH, Command, DataFiles, Json, KeyCommand, License, named, new_path, slow_imports, trained
 
 
 Study = Literal["conditioning", "heads-optimization", "low-rank"]  # of training/studies/study.py
@@ -43,12 +32,6 @@ commands = typer.Typer()
 
 
 Threads = Annotated[int | None, Option(min=1, help="PyTorch threads.", show_default="PyTorch's choice")]
-
-
-def readable_recipe(name: str | None) -> str | None:
-    if name is not None:
-        read_recipe(name)
-    return name
 
 
 class TrainCommand(KeyCommand):
@@ -72,7 +55,7 @@ class TrainCommand(KeyCommand):
 @commands.command(cls=TrainCommand)
 def train(
     context: typer.Context,
-    recipe: Annotated[str | None, Argument(help="Name or file; first, if given.", callback=readable_recipe)] = None,
+    recipe: Annotated[str | None, Argument(help="Name or file; first, if given.")] = None,
     shape: Annotated[str | None, Option(help="Named shape, folder, config file or Hub id.", callback=named)] = None,
     output_dir: Annotated[
         str | None, Option(help="Folder of the run.", show_default="runs/RECIPE/SHAPE-seedN")
@@ -85,6 +68,8 @@ def train(
     Example: leaner train digits --shape vit/nano --max_steps 100
     """
     # `KeyCommand` leaves all options in context.args, as a recipe's keys; those declared above are only checked here.
+    if recipe is not None:
+        read_recipe(recipe)
     with slow_imports():
         from ..training.train import train as train_shape
     train_shape(recipe, context.args)
@@ -159,6 +144,7 @@ def tokenizer(
 
 @commands.command(cls=Command, rich_help_panel=RESEARCH)
 def sweep(
+    context: typer.Context,
     grid: Annotated[Path, Argument(metavar="GRID.yaml", help="The grid file.", exists=True, dir_okay=False)],
     jobs: Annotated[int, Option(min=1, help="Runs at the same time; they share the machine's cores.")] = 1,
     data_files: DataFiles = None,
@@ -179,7 +165,7 @@ def sweep(
     with slow_imports():
         from ..training.experiments.sweep import sweep as run_grid
     if not run_grid(grid, jobs, data_files or [], output_dir, summary, engine):
-        raise typer.Exit(1)
+        context.exit(1)
     if publishes:
         typer.echo(f"Next: leaner publish {grid}", err=True)
 
@@ -279,10 +265,8 @@ def publish(
         publish_all(source, data_files or [], replace, license)
         typer.echo("Next: leaner verify, then leaner push model_cards/NAME OWNER/NAME")
         return
-    if name is None or parent is None:
-        context.fail("a run needs --name and --parent")
-    if base_model is None and Path(parent).exists():
-        raise ValueError(f"--base-model: expected the Hub id of {parent}, for the card")
+    if name is None or parent is None or base_model is None and Path(parent).exists():
+        context.fail("a run needs --name and --parent, and a parent that is a folder --base-model, for the card")
     base_model = base_model or parent
     with slow_imports():
         from ..hub import check_repository

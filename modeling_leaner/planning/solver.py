@@ -12,7 +12,7 @@ from math import log
 from ..configuration_leaner import Flops, LeanConfig, ParameterCount
 from ..family import IMAGES
 from ..files import read_json
-from ..names import shapes_folder
+from ..names import SHAPES
 from ..shapes import family_of, heads_of, load_shape, modality_of
 from .advice import Verdict, advise
 from .costs import SIZE, TrainingMemory, human, training_flops, training_memory
@@ -44,7 +44,7 @@ def describe(config: LeanConfig) -> str:
 @cache
 def field_names(family: str) -> list[str]:
     """The fields that a family's shape files state, in their order."""
-    document = read_json(shapes_folder() / family / "base.json")
+    document = read_json(SHAPES / family / "base.json")
     return [name for name in document if name not in ("model_type", "architectures")]
 
 

@@ -14,11 +14,11 @@ from itertools import combinations
 
 import torch
 from torch import nn
+from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..layers_leaner import LeanPreTrainedModel
 from ..models import Pool, block_inputs, mean_over_tokens, with_channels, without_unpadding
-from ..terminal import with_bar
 
 
 BATCH_SIZE = 32
@@ -160,7 +160,7 @@ def rank_layers(model: LeanPreTrainedModel, reference: Reference, kept: int) -> 
     while len(best) > kept:
         size = kept if depth <= EXHAUSTIVE_DEPTH else len(best) - 1
         moved = dict.fromkeys(combinations(best, size), 0.0)
-        for batch, output in with_bar(reference.pairs, "measuring layers"):
+        for batch, output in tqdm(reference.pairs, "measuring layers", leave=False, disable=None):
             runner = LayerRunner(model, batch, reference.pool)
             for layers in moved:
                 moved[layers] += squared_error(runner.output(runner.after(layers)), output)
@@ -213,7 +213,7 @@ def changes_by_head(
     size = model.config.head_dim
     depth = model.config.num_hidden_layers
     moved = [torch.zeros(heads, dtype=torch.double) for heads in model.config.heads_per_layer]
-    for batch, output in with_bar(reference.pairs, "measuring heads"):
+    for batch, output in tqdm(reference.pairs, "measuring heads", leave=False, disable=None):
         runner = LayerRunner(model, batch, reference.pool)
         for index in range(depth):
             before = runner.after(tuple(range(index)))
