@@ -230,7 +230,8 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
         require_columns(rows, [label], "--label-column")
         names = model.config.label2id if kind.takes_labels else {}
         numbers = names | {number: number for number in names.values()}
-        unknown = [value for value in rows.select_columns(label).unique(label) if value not in numbers]
+        found = rows.select_columns(label).unique(label)
+        unknown = [value for value in found if isinstance(value, float) or value not in numbers]
         if unknown:
             known = f"0.., or one of {', '.join(map(str, names))}" if names else "no labels"
             raise ValueError(f"--label-column: this {kind.name} takes {known}; got {unknown[0]!r}")
