@@ -11,7 +11,8 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-from .files import naming, read_json
+from .files import naming, read_json, sha256
+from .layers_leaner import WEIGHTS
 from .models import Pool, first_token, mean_over_tokens
 from .names import reason_of
 
@@ -104,6 +105,12 @@ def copy_into(output: Path, files: Mapping[str, Path]) -> None:
         copied = output / name
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copied)
+
+
+def weights_sha256(source: str) -> str | None:
+    """The hash of the weights of a folder or Hub id; None where they are not in one `model.safetensors`."""
+    path = local_folder(source) / WEIGHTS
+    return sha256(path) if path.is_file() else None
 
 
 def load_processors(source: str, vocab_size: int | None = None) -> list[object]:

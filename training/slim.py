@@ -38,7 +38,6 @@ from transformers import (
     DataCollatorForLanguageModeling,
     DataCollatorWithPadding,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
     set_seed,
@@ -46,7 +45,7 @@ from transformers import (
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from modeling_leaner.conversion import ConversionError, convert, load_lean
-from modeling_leaner.files import read_json, sha256, whole_folder, write_json
+from modeling_leaner.files import read_json, whole_folder, write_json
 from modeling_leaner.hub import (
     RECORD,
     copy_into,
@@ -54,8 +53,9 @@ from modeling_leaner.hub import (
     local_folder,
     pooling_of,
     sentence_transformers_files,
+    weights_sha256,
 )
-from modeling_leaner.layers_leaner import WEIGHTS, LeanPreTrainedModel
+from modeling_leaner.layers_leaner import LeanPreTrainedModel
 from modeling_leaner.models import Pool, mean_over_tokens, seconds_of, take_turns, with_channels
 from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Batch
@@ -73,6 +73,7 @@ CALIBRATION_ROWS = 256
 HELD_OUT_ROWS = 1_000
 LEAST_ROWS = 32
 TEMPERATURE = 2.0
+SEED = 0
 EPOCHS = 30  # at most, however many minutes there are
 RESAMPLES = 1_000
 TOLERANCE = 0.85  # of the speed-up that layers must reach; narrower MLPs make up the rest
@@ -83,8 +84,6 @@ CARD = Path(__file__).with_name("slim_card.md")
 
 class Settings(SimpleNamespace):
     """The options of `leaner slim`, as the command declares them."""
-
-    seed = 0
 
     @property
     def parent(self) -> str:
@@ -134,24 +133,20 @@ class Kind:
         return rows if self.pool else rows.argmax(dim=-1)
 
 
-def tokens(batch: Batch) -> torch.Tensor:
-    return batch["attention_mask"].bool()
-
-
-def before_tokens(batch: Batch) -> torch.Tensor:
-    """The places that another token follows."""
-    following = tokens(batch).roll(-1, dims=1)
-    following[:, -1] = False
-    return following & tokens(batch)
-
-
 ENCODER = Kind("sentence encoder", "agreement with the original's similarities (Spearman)", pool=mean_over_tokens)
 MASKED = Kind("masked language model", "accuracy of masked tokens", lambda batch: batch["labels"] != -100, True)
-CAUSAL = Kind("causal language model", "accuracy of next tokens", before_tokens, True)
+CAUSAL = Kind(
+    "causal language model",
+    "accuracy of next tokens",
+    lambda batch: (
+        batch["attention_mask"] * F.pad(batch["attention_mask"][:, 1:], (0, 1))
+    ).bool(),  # that another follows
+    True,
+)
 KINDS = {
     "ForSequenceClassification": Kind("sequence classifier", "accuracy", takes_labels=True),
     "ForImageClassification": Kind("image classifier", "accuracy", takes_labels=True),
-    "ForTokenClassification": Kind("token classifier", "accuracy", tokens),
+    "ForTokenClassification": Kind("token classifier", "accuracy", lambda batch: batch["attention_mask"].bool()),
     "ForMaskedLM": MASKED,
     "ForCausalLM": CAUSAL,
 }
@@ -188,48 +183,53 @@ class Rows:
     lengths: list[int] | None
 
 
-def rows_with_content(data: Sequence[str], column: str | None, model: LeanPreTrainedModel) -> tuple[Dataset, str]:
+def rows_with_content(
+    data: Sequence[str], column: str | None, model: LeanPreTrainedModel, by_line: bool = False, least: int = 1
+) -> tuple[Dataset, str]:
     """The rows of files or of a dataset that have a text or an undecoded image, and the column that holds it.
 
-    Raises ValueError if there are none, no such column, or several that may be meant.
+    Raises ValueError if there are fewer than `least`, no such column, or several that may be meant.
     """
-    if len(data) == 1 and is_dataset(data[0]):
-        rows = load_split(data[0], "train")
-    else:
-        rows = load_split(None, "train", data_files=list(data))
+    is_one = len(data) == 1 and is_dataset(data[0])
+    rows = load_split(data[0], "train") if is_one else load_split(None, "train", data_files=list(data))
     if model.main_input_name == "pixel_values":
         images = [name for name, kind in rows.features.items() if isinstance(kind, Image)]
         column = find_column(rows, column, "--column", images)
     else:
         column = find_text_column(rows, column, "--column")
-    rows = with_encoded_images(rows, column).filter(lambda row: row[column] not in (None, ""))
-    if len(rows) == 0:
-        raise ValueError(f"--data: no row has anything in the column {column}")
+    if by_line:
+        rows = rows.select_columns(column).map(
+            lambda batch: {
+                column: [line for text in batch[column] for line in (text or "").splitlines() if line.strip()]
+            },
+            batched=True,
+        )
+    else:
+        rows = with_encoded_images(rows, column).filter(lambda row: row[column] not in (None, ""))
+    if len(rows) < least:
+        hint = "" if by_line or not data[0].endswith(".txt") else " (blank lines part them)"
+        raise ValueError(f"--data: {len(rows)} rows with content in {column}; expected at least {least}{hint}")
     return rows, column
 
 
 def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object, kind: Kind) -> Rows:
     """The rows of `--data`. Raises ValueError for too few rows, no such column, or a label that is no class."""
-    rows, column = rows_with_content(settings.data, settings.column, model)
-    if kind.pool or not kind.is_language_model and all(file.endswith(".txt") for file in settings.data):
-        # Line by line: an encoder would read only the beginning of an article.
-        rows = rows.map(
-            lambda batch: {column: [line for text in batch[column] for line in text.splitlines() if line.strip()]},
-            batched=True,
-            remove_columns=rows.column_names,
-        )
-
+    # By line, for an encoder would read only the beginning of an article.
+    by_line = bool(kind.pool) or not kind.is_language_model and all(file.endswith(".txt") for file in settings.data)
+    rows, column = rows_with_content(settings.data, settings.column, model, by_line, LEAST_ROWS)
     label = settings.label_column
     if label is not None:
-        if not kind.takes_labels:
-            raise ValueError(f"--label-column: a {kind.name} learns only from the original")
         find_column(rows, label, "--label-column", [])
-        rows = rows.map(lambda row: {label: class_of(row[label], model)})
-    if len(rows) < LEAST_ROWS:
-        hint = " (in text files, blank lines part them)" if kind.is_language_model else ""
-        raise ValueError(f"--data: {len(rows)} rows with content in {column}; expected at least {LEAST_ROWS}{hint}")
+        names = model.config.label2id if kind.takes_labels else {}
+        numbers = names | {number: number for number in names.values()}
+        found = rows.select_columns(label).unique(label)
+        unknown = [value for value in found if isinstance(value, float) or value not in numbers]
+        if unknown:
+            known = f"0.., or one of {', '.join(map(str, names))}" if names else "no labels"
+            raise ValueError(f"--label-column: this {kind.name} takes {known}; got {unknown[0]!r}")
+        rows = rows.map(lambda row: {label: numbers[row[label]]})
 
-    rows = rows.shuffle(seed=settings.seed)
+    rows = rows.shuffle(seed=SEED)
     held_out = min(HELD_OUT_ROWS, len(rows) // 5)
     values = rows.select(range(held_out, len(rows)))[column]
     contents = [decoded_image(value, f"--data: {column}") for value in values[:CALIBRATION_ROWS]]
@@ -261,15 +261,6 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     return Rows(train, compared, collate, label is not None or kind.is_language_model, contents, lengths)
 
 
-def class_of(label: object, model: LeanPreTrainedModel) -> int:
-    """The number of a class by its name or number. Raises ValueError for one that the model does not have."""
-    number = model.config.label2id.get(label) if isinstance(label, str) else label
-    if not isinstance(number, int) or not 0 <= number < model.config.num_labels:
-        known = ", ".join(map(str, model.config.label2id))
-        raise ValueError(f"--label-column: {label!r} is no class of the model; expected 0.., or one of {known}")
-    return number
-
-
 # Shape
 
 
@@ -295,14 +286,10 @@ def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None,
     return replace(target, intermediate_size=max(1, int(share * width) // 8 * 8))
 
 
-def inputs_of(batch: Batch) -> Batch:
-    return {name: tensor for name, tensor in batch.items() if name != "labels"}
-
-
 @torch.inference_mode()
 def speeds_of(models: Sequence[PreTrainedModel], batch: Batch) -> list[float]:
     """How many times as fast as the first each model is, by the best of its rounds."""
-    steps = [partial(seconds_of, partial(model, **inputs_of(batch))) for model in models]
+    steps = [partial(seconds_of, partial(model, **batch)) for model in models]
     seconds = take_turns(steps, rounds=7).min(axis=1)
     return (seconds[0] / seconds).tolist()
 
@@ -319,8 +306,7 @@ def choose(
         if others:
             others = ", ".join(f"--{name.replace('_', '-')}" for name in others)
             raise ValueError(f"{folder} was started with another {others}; repeat that, or delete it")
-        model = load_lean(str(folder / "start")).eval()
-        return Slimmed(model, [Cut(**cut) for cut in record["cuts"]])
+        return Slimmed(load_lean(str(folder / "start")).eval(), [Cut(**cut) for cut in record["cuts"]])
     halves = (contents[0::2], contents[1::2])  # by the first is chosen what goes
     batches = [measures.make_batches(original, processor, half, settings.max_length) for half in halves]
     target = shape_for(original, settings.target, settings.speedup, batches[0][0])
@@ -365,18 +351,17 @@ class Distiller(Trainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         kind = self.pair.kind
-        given = inputs_of(inputs)
+        given = {name: tensor for name, tensor in inputs.items() if name != "labels"}
         outputs = model(**given, output_hidden_states=True)
         with torch.no_grad():
             original = self.original(**given, output_hidden_states=True)
         own, wanted = kind.rows(outputs, inputs), kind.rows(original, inputs)
-        loss = cosine_distance(own, wanted).mean() if kind.pool else divergence(wanted, own, TEMPERATURE)
-
+        losses = [cosine_distance(own, wanted).mean() if kind.pool else divergence(wanted, own, TEMPERATURE)]
         states = original["hidden_states"], outputs["hidden_states"]
-        loss = loss + states_distance(*states, self.pair.kept, given.get("attention_mask"))
+        losses.append(states_distance(*states, self.pair.kept, given.get("attention_mask")))
         if kind.takes_labels and "labels" in inputs:
-            loss = loss + F.cross_entropy(outputs["logits"].float(), inputs["labels"])
-        return (loss, outputs) if return_outputs else loss
+            losses.append(F.cross_entropy(outputs["logits"].float(), inputs["labels"]))
+        return sum(losses)
 
 
 def train(pair: Pair, settings: Settings) -> None:
@@ -397,7 +382,7 @@ def train(pair: Pair, settings: Settings) -> None:
         "report_to": "none",
         "dataloader_pin_memory": False,
         "remove_unused_columns": False,
-        "seed": settings.seed,
+        "seed": SEED,
         "use_cpu": not torch.accelerator.is_available(),  # without it a CPU is refused bfloat16
     }
     plan_file = folder / "training.json"
@@ -415,14 +400,6 @@ def train(pair: Pair, settings: Settings) -> None:
         raise KeyboardInterrupt
 
 
-def is_faster_in_bfloat16(device: torch.device) -> bool:
-    """Whether products of matrices are; a CPU that only emulates bfloat16 takes many times as long."""
-    matrices = [torch.ones(512, 512, dtype=dtype, device=device) for dtype in (torch.float32, torch.bfloat16)]
-    seconds = take_turns([partial(seconds_of, partial(torch.mm, each, each)) for each in matrices], 3, warm_up=1)
-    in_float32, in_bfloat16 = np.median(seconds, axis=1)
-    return bool(in_bfloat16 < 0.7 * in_float32)  # a step does more than that
-
-
 def measured_plan(pair: Pair, minutes: float, arguments: TrainingArguments) -> dict:
     """How many steps fit into the minutes, by steps on short, middling and long texts, and whether in bfloat16."""
     trainer = Distiller(pair, arguments)
@@ -431,7 +408,12 @@ def measured_plan(pair: Pair, minutes: float, arguments: TrainingArguments) -> d
     order = range(len(rows)) if lengths is None else np.argsort(lengths).tolist()
     starts = np.linspace(0, max(0, len(rows) - size), 7, dtype=int)[1::2]
     batches = [pair.rows.collate([rows[row] for row in order[start : start + size]]) for start in starts]
-    bf16 = is_faster_in_bfloat16(arguments.device)
+
+    # By products of matrices, and a step does more: a CPU that only emulates bfloat16 takes many times as long.
+    matrices = [torch.ones(512, 512, dtype=each, device=arguments.device) for each in (torch.float32, torch.bfloat16)]
+    seconds = take_turns([partial(seconds_of, partial(torch.mm, each, each)) for each in matrices], 3, warm_up=1)
+    in_float32, in_bfloat16 = np.median(seconds, axis=1)
+    bf16 = bool(in_bfloat16 < 0.7 * in_float32)
     pair.student.train()
 
     def step(batch: Batch) -> None:
@@ -468,16 +450,20 @@ class Comparison:
 
 
 @torch.inference_mode()
-def compare(pair: Pair, seed: int) -> Comparison:
+def compare(pair: Pair) -> Comparison:
     """Both on the held-out rows, on the CPU."""
     kind, rows = pair.kind, pair.rows
     models = [model.cpu().eval() for model in (pair.original, pair.student)]
-    torch.manual_seed(seed)  # of masked tokens
+    torch.manual_seed(SEED)  # of masked tokens
     batches = [
         rows.collate([rows.held_out[row] for row in range(start, min(start + 32, len(rows.held_out)))])
         for start in range(0, len(rows.held_out), 32)
     ]
-    answers = [torch.cat([kind.answers(model(**inputs_of(batch)), batch) for batch in batches]) for model in models]
+    inputs = [{name: tensor for name, tensor in batch.items() if name != "labels"} for batch in batches]
+    answers = [
+        torch.cat([kind.answers(model(**given), batch) for given, batch in zip(inputs, batches)]) for model in models
+    ]
+    places = [slice(None) if kind.places is None else kind.places(batch) for batch in batches]
     metric = kind.metric
     if kind.pool:  # cosines of neighbours at distances 1 to 8, each pair once
         vectors = F.normalize(torch.stack(answers), dim=-1)  # (2, rows, D)
@@ -488,21 +474,19 @@ def compare(pair: Pair, seed: int) -> Comparison:
         right = answers[0]
         if rows.has_labels:  # a text is its own
             labels = [batch["input_ids"].roll(-1, dims=1) if kind is CAUSAL else batch["labels"] for batch in batches]
-            places = [slice(None) if kind.places is None else kind.places(batch) for batch in batches]
             right = torch.cat([each[where] for each, where in zip(labels, places)])
         if not rows.has_labels or not (answers[0] == right).any():  # there is nothing to keep of the original
             right, metric = answers[0], "agreement of predictions"
         scored = np.stack([(own == right).numpy() for own in answers]).astype(float)
 
-    original, result = scores(kind, scored)
     count = len(rows.held_out)
     if kind.places is None:
         row_of = np.arange(scored.shape[1]) % count  # of a pair its first
     else:
-        row_of = np.repeat(np.arange(count), torch.cat([kind.places(batch).sum(dim=1) for batch in batches]))
-    low, high = interval_of(kind, scored, row_of)
+        row_of = np.repeat(np.arange(count), torch.cat([each.sum(dim=1) for each in places]))
     parameters = (pair.original.num_parameters(), pair.student.num_parameters())
-    return Comparison(metric, original, result, low, high, speeds_of(models, batches[0])[1], parameters)
+    speedup = speeds_of(models, inputs[0])[1]
+    return Comparison(metric, *scores(kind, scored), *interval_of(kind, scored, row_of), speedup, parameters)
 
 
 def interval_of(kind: Kind, scored: np.ndarray, row_of: np.ndarray) -> tuple[float, float]:
@@ -519,8 +503,7 @@ def interval_of(kind: Kind, scored: np.ndarray, row_of: np.ndarray) -> tuple[flo
         drawn = np.bincount(generator.integers(count, size=count), minlength=count)
         first, second = scores(kind, scored[:, np.repeat(np.arange(len(row_of)), drawn[row_of])])
         ratios.append(second / first if first else math.nan)
-    low, high = map(float, np.nanpercentile(ratios, (2.5, 97.5)))
-    return low, high
+    return tuple(map(float, np.nanpercentile(ratios, (2.5, 97.5))))
 
 
 def scores(kind: Kind, scored: np.ndarray) -> tuple[float, float]:
@@ -535,19 +518,22 @@ def scores(kind: Kind, scored: np.ndarray) -> tuple[float, float]:
 
 def run(settings: Settings) -> int:
     """Makes the faster model, whole or not at all; the exit status: 0 or `BELOW_KEEP`."""
-    if settings.vocab_size is not None:
-        return cut_vocabulary(settings)
-    set_seed(settings.seed)
+    others = (settings.speedup, settings.keep, settings.label_column)
+    is_alone = others == (None, None, None) and settings.target == Target() and settings.no_training
+    if settings.vocab_size is not None and not is_alone:
+        raise ValueError("--vocab-size: alone and with --no-training")
+    set_seed(SEED)
     original = load_lean(settings.source).eval()
+    processors = load_processors(settings.source, getattr(original.config, "vocab_size", None))
+    if not processors:
+        raise ValueError(f"{settings.source}: no tokenizer or image processor")
+    files = sentence_transformers_files(settings.source)
+    if settings.vocab_size is not None:
+        return cut_vocabulary(settings, original, processors[0], files)
     kind = kind_of(original, settings.source)
     dtype = original.dtype
     original = original.float()
-    others = sentence_transformers_files(settings.source)
-    processors = load_processors(settings.source, getattr(original.config, "vocab_size", None))
-    if settings.target != Target():
-        check_target(original, settings.target)
-    if not processors:
-        raise ValueError(f"{settings.source}: no tokenizer or image processor")
+    check_target(original, settings.target)
     rows = read_rows(settings, original, processors[0], kind)
     print("choosing what to remove", file=sys.stderr)
     slimmed = choose(settings, original, kind, processors[0], rows.contents)
@@ -560,8 +546,15 @@ def run(settings: Settings) -> int:
         print(f"training, {settings.minutes:g} minutes at most", file=sys.stderr)
         train(pair, settings)
     print(f"comparing on {len(rows.held_out):,} rows", file=sys.stderr)
-    comparison = compare(pair, settings.seed)
-    write(settings, student.to(dtype), slimmed, comparison, processors, others)
+    comparison = compare(pair)
+    record = {
+        "parent": settings.parent,
+        "parent_weights_sha256": weights_sha256(settings.source),
+        "command": shlex.join(["leaner", *sys.argv[1:]]),
+        "comparison": asdict(comparison),
+        "cuts": [asdict(cut) for cut in slimmed.cuts],
+    }
+    write(settings, student.to(dtype), processors, files, record, comparison)
     shutil.rmtree(settings.unfinished, ignore_errors=True)
     report(settings, kind, slimmed, comparison)
     if settings.keep is not None and comparison.kept < settings.keep:
@@ -570,15 +563,10 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def cut_vocabulary(settings: Settings) -> int:
+def cut_vocabulary(
+    settings: Settings, original: LeanPreTrainedModel, tokenizer: object, files: dict[str, Path]
+) -> int:
     """Writes the model with fewer tokens and otherwise the same weights; returns 0."""
-    others = (settings.speedup, settings.keep, settings.label_column)
-    if others != (None, None, None) or settings.target != Target() or not settings.no_training:
-        raise ValueError("--vocab-size: alone and with --no-training")
-    original = load_lean(settings.source)
-    (tokenizer, *_) = load_processors(settings.source) or [None]
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise ValueError(f"{settings.source}: no tokenizer")
     rows, column = rows_with_content(settings.data, settings.column, original)
     model, smaller = keep_tokens(original, tokenizer, rows[column], settings.vocab_size)
     source = local_folder(settings.source)
@@ -589,52 +577,36 @@ def cut_vocabulary(settings: Settings) -> int:
         "command": shlex.join(["leaner", *sys.argv[1:]]),
         "cuts": [*cuts, {"part": "vocab_size", "before": len(tokenizer), "after": len(smaller)}],
     }
-    with whole_folder(settings.output) as folder:
-        for part in (as_written(settings, model), smaller):
-            part.save_pretrained(folder)
-        copy_into(folder, sentence_transformers_files(settings.source))
-        write_json(folder / RECORD, record)
+    write(settings, model, [smaller], files, record)
     before, after = (each.num_parameters() for each in (original, model))
     tokens = f"{len(smaller):,} of {len(tokenizer):,} tokens"
     print(f"{settings.output}: {tokens}, {after / 1e6:.1f}M of {before / 1e6:.1f}M parameters")
     return 0
 
 
-def as_written(settings: Settings, model: LeanPreTrainedModel) -> PreTrainedModel:
-    """As transformers' own class if it can hold the shape, else as this family's."""
-    try:
-        return model if settings.lean else convert(model)
-    except ConversionError as error:
-        print(f"written as {type(model).__name__}, which needs trust_remote_code: {error}", file=sys.stderr)
-        return model
-
-
 def write(
     settings: Settings,
-    student: LeanPreTrainedModel,
-    slimmed: Slimmed,
-    comparison: Comparison,
+    model: LeanPreTrainedModel,
     processors: list,
-    others: dict[str, Path],
+    files: dict[str, Path],
+    record: dict,
+    comparison: Comparison | None = None,
 ) -> None:
-    """The folder: model, tokenizer, card, numbers."""
-    model = as_written(settings, student)
-    weights = local_folder(settings.source) / WEIGHTS
-    record = {
-        "parent": settings.parent,
-        "parent_weights_sha256": sha256(weights) if weights.is_file() else None,
-        "command": shlex.join(["leaner", *sys.argv[1:]]),
-        "comparison": asdict(comparison),
-        "cuts": [asdict(cut) for cut in slimmed.cuts],
-    }
-    card = Template(CARD.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    facts = {"settings": settings, "record": record, "comparison": comparison, "model": model}
+    """The folder: the model, of transformers' own class if that can hold the shape, tokenizer, numbers, and a card."""
+    try:
+        model = model if settings.lean else convert(model)
+    except ConversionError as error:
+        print(f"written as {type(model).__name__}, which needs trust_remote_code: {error}", file=sys.stderr)
     with whole_folder(settings.output) as folder:
         for part in (model, *processors):
             part.save_pretrained(folder)
-        copy_into(folder, others)
+        copy_into(folder, files)
         write_json(folder / RECORD, record)
-        (folder / "README.md").write_text(card.render(**facts, is_encoder="modules.json" in others), encoding="utf-8")
+        if comparison is not None:
+            card = Template(CARD.read_text("utf-8"), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+            facts = {"settings": settings, "record": record, "comparison": comparison, "model": model}
+            text = card.render(**facts, is_encoder="modules.json" in files)
+            (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Comparison) -> None:

@@ -12,8 +12,8 @@ from ..family import IMAGES
 from ..files import write_json
 from ..names import baseline_of, shape_names
 from ..planning.advice import REFUTATION, SOURCES
-from ..planning.costs import BATCH, human, human_bytes, human_count, parse_count, training_flops
-from ..planning.solver import Candidate, cost_of, fields_of, heads_by_layer, plan, spread, with_inputs
+from ..planning.costs import BATCH, human, parse_count, training_flops
+from ..planning.solver import Candidate, cost_of, fields_of, plan, spread, with_inputs
 from ..shapes import family_of, heads_of, load_config, load_shape, modality_of
 from ..terminal import plain_console
 
@@ -110,8 +110,7 @@ def run(
     config = candidates[row].config
     if write is not None:  # complete as the shapes of configuration/ are
         head = type(config).__name__.removesuffix("Config") + config.task_heads[0]
-        document = {"model_type": config.model_type, "architectures": [head], **fields_of(config)}
-        write_json(write, document | heads_by_layer(config))
+        write_json(write, {"model_type": config.model_type, "architectures": [head], **fields_of(config)})
     if as_json:
         document = {
             "family": family_of(config),
@@ -169,15 +168,15 @@ def cost_columns(shown: Sequence[Candidate]) -> dict[str, list[str]]:
             for each, (fewest, most) in zip(shown, heads)
         ],
         "MLP": [str(each.config.intermediate_size) for each in shown],
-        "params": [human_count(each.total) for each in counts],
+        "params": [human(each.total).replace("G", "B") for each in counts],  # counted in billions
     }
     by_total = sorted(counts, key=lambda each: each.total)
     if by_total != sorted(counts, key=lambda each: each.without_embeddings):
-        columns["without\nembeddings"] = [human_count(each.without_embeddings) for each in counts]
+        columns["without\nembeddings"] = [human(each.without_embeddings).replace("G", "B") for each in counts]
     columns[f"FLOPs\n/{unit}"] = [human(each.flops_per_unit) for each in shown]
-    columns["training\nmemory"] = [human_bytes(each.memory.peak) for each in shown]
+    columns["training\nmemory"] = [human(each.memory.peak) + "B" for each in shown]
     if shown[0].kv_bytes_per_token is not None:
-        columns["KV cache\n/token"] = [human_bytes(each.kv_bytes_per_token) for each in shown]
+        columns["KV cache\n/token"] = [human(each.kv_bytes_per_token) + "B" for each in shown]
     return columns
 
 

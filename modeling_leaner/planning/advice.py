@@ -9,14 +9,6 @@ from ..configuration_leaner import LeanConfig
 from ..shapes import family_of
 
 
-# Depth-Width (Levine et al. 2020): N(L) = 12·L·d*(L)² parameters without embeddings, at which L layers are best, by
-# the width d*(L) = exp(5.039 + 0.0555·L).
-
-
-def fitted_parameters(layers: float) -> float:
-    return 12 * layers * exp(5.039 + 0.0555 * layers) ** 2
-
-
 # Lean: layers and heads before and after, as printed. The other rows (XCiT-M, TNT-B, GPT-2) do not agree with their
 # own parameter counts. The GPT row is this project's own, and its change of the loss in nats.
 LEAN_ROWS = {"vit": ((24, 12), (16, 24)), "bert": ((16, 10), (12, 24)), "gpt": ((8, 4), (3, 6))}
@@ -35,14 +27,12 @@ SOVIT_CURVE = {"layers": (27, 0.45), "width": (1152, 0.22), "mlp": (4304, 0.6)}
 def sovit_shape(parameters: float) -> dict[str, float]:
     """Layers, width and MLP width on the curve, for so many weights of the blocks."""
 
-    def shape(log_t: float) -> dict[str, float]:
-        return {name: anchor * exp(power * log_t) for name, (anchor, power) in SOVIT_CURVE.items()}
-
     def excess(log_t: float) -> float:
-        layers, width, mlp = shape(log_t).values()
+        layers, width, mlp = (anchor * exp(power * log_t) for anchor, power in SOVIT_CURVE.values())
         return log(layers * (4 * width**2 + 2 * width * mlp) / parameters)
 
-    return shape(brentq(excess, -50, 50))
+    log_t = brentq(excess, -50, 50)
+    return {name: anchor * exp(power * log_t) for name, (anchor, power) in SOVIT_CURVE.items()}
 
 
 # Each with its arXiv number, what it optimises and for which shapes it speaks.
@@ -86,10 +76,12 @@ def advise(config: LeanConfig, start: LeanConfig | None = None) -> dict[str, Ver
     is_gpt = family == "gpt"
     layers, width, mlp = config.num_hidden_layers, config.hidden_size, config.intermediate_size
 
-    # Depth-Width
-    off = layers - brentq(lambda depth: fitted_parameters(depth) - count.without_embeddings, 0, 400)
-    size_is_in = fitted_parameters(6) <= count.without_embeddings <= fitted_parameters(48)
-    verdicts = {"fit": Verdict(-1 <= off <= 1, off, is_gpt and size_is_in and 6 <= layers <= 48)}
+    # Depth-Width (Levine et al. 2020): L layers are best at 12·L·d*(L)² parameters without embeddings, by the width
+    # d*(L) = exp(5.039 + 0.0555·L).
+    size = count.without_embeddings
+    best_depth = brentq(lambda depth: 12 * depth * exp(5.039 + 0.0555 * depth) ** 2 - size, 0, 400)
+    off = layers - best_depth
+    verdicts = {"fit": Verdict(-1 <= off <= 1, off, is_gpt and 6 <= best_depth <= 48 and 6 <= layers <= 48)}
 
     # Lean
     if start is not None and layers < start.num_hidden_layers:

@@ -32,22 +32,10 @@ def parse_count(flag: str, text: str) -> float:
 
 def human(value: float) -> str:
     """Three digits and K, M, G or T."""
-    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"), (1, "")):
-        if value >= 999.5 * factor:  # three digits would round to 1e+03
-            return f"{value / factor:.0f}{letter}"
-        if value >= factor:
-            return f"{value / factor:.3g}{letter}"
-    return f"{value:.3g}"
-
-
-def human_count(value: float) -> str:
-    """As `human`, with B for 1e9: parameters are counted in billions."""
-    return human(value).replace("G", "B")
-
-
-def human_bytes(value: float) -> str:
-    """As `human`, in bytes."""
-    return human(value) + "B"
+    units = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
+    factor, letter = next((unit for unit in units if value >= unit[0]), (1, ""))
+    digits = ".3g" if value < 999.5 * factor else ".0f"  # where three digits would round to 1e+03
+    return f"{value / factor:{digits}}{letter}"
 
 
 def training_flops(
@@ -76,20 +64,6 @@ class TrainingMemory:
     peak: int
 
 
-def block_activations(config: LeanConfig, tokens: int, length: int) -> int:
-    """Bytes that autograd keeps for all blocks.
-
-    Norms and their statistics, q, k, v, the attention's output and log-sum-exp, the MLP around its activation, and a
-    byte for each value or pair of tokens that may be dropped.
-    """
-    heads, layers = sum(config.heads_per_layer), config.num_hidden_layers
-    values = 2 * config.head_dim * (heads + sum(config.key_value_heads_per_layer)) + heads
-    values += layers * (4 * config.hidden_size + 4 + 2 * config.intermediate_size)
-    dropped = 2 * layers * config.hidden_size if config.hidden_dropout_prob else 0
-    pairs = heads * length if config.attention_probs_dropout_prob else 0
-    return tokens * (values * SIZE + MASK_BYTES * (dropped + pairs))
-
-
 def training_memory(config: LeanConfig, length: int | None = None, batch_size: int = BATCH) -> TrainingMemory:
     """Bytes of the tensors of one training step by AdamW, and their peak; `length` in tokens, by default the longest.
 
@@ -101,7 +75,15 @@ def training_memory(config: LeanConfig, length: int | None = None, batch_size: i
     length = length or config.default_length
     tokens = batch_size * length
     weights = config.count_parameters().total * SIZE
-    blocks = block_activations(config, tokens, length)
+
+    # The blocks: norms and their statistics, q, k, v, the attention's output and log-sum-exp, the MLP around its
+    # activation, and a byte for each value or pair of tokens that may be dropped.
+    heads, layers = sum(config.heads_per_layer), config.num_hidden_layers
+    values = 2 * config.head_dim * (heads + sum(config.key_value_heads_per_layer)) + heads
+    values += layers * (4 * config.hidden_size + 4 + 2 * config.intermediate_size)
+    masked = 2 * layers * config.hidden_size if config.hidden_dropout_prob else 0
+    masked += heads * length if config.attention_probs_dropout_prob else 0
+    blocks = tokens * (values * SIZE + MASK_BYTES * masked)
 
     # Outside the blocks, without the loss: embeddings, last norm, input of the head, which scores so many rows.
     head, pixels = config.task_heads[0], 0

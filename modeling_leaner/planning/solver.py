@@ -5,8 +5,7 @@ and solves one more dial so that the target is met.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from dataclasses import asdict, dataclass
 from math import log
 
 from ..configuration_leaner import Flops, LeanConfig, ParameterCount
@@ -18,7 +17,8 @@ from .advice import Verdict, advise
 from .costs import SIZE, TrainingMemory, human, training_flops, training_memory
 
 
-LIMITS = {"width": 2**17, "mlp": 2**20, "layers": 1000, "heads": 2**14, "head_dim": 256}
+LIMITS = {"width": 2**17, "mlp": 2**20, "layers": 1000, "heads": 2**14}
+HEAD_DIMS = range(8, 257, 8)  # that fused attention kernels take
 SOLVED = ("width", "mlp", "heads", "layers")  # in this order; the head size is chosen, never solved
 TOLERANCE = 0.01  # of the target
 STEPS = (64, 32, 16, 8, 4, 2, 1)  # a solved width is the coarsest multiple that meets the target
@@ -28,7 +28,7 @@ HEAD_SIZES = (32, 64)
 MOST_OF_WIDTH = 64  # the MLP of T5-11B over its width (Raffel et al. 2020, arXiv 1910.10683)
 SHARES = (1 / 3, 1 / 2, 2 / 3, 1, 4 / 3, 2)  # of the starting point's layers
 
-Dials = dict[str, int]  # what is fixed of a shape: keys of LIMITS
+Dials = dict[str, int]  # what is fixed of a shape: keys of LIMITS, and head_dim
 
 
 def describe(config: LeanConfig) -> str:
@@ -41,45 +41,36 @@ def describe(config: LeanConfig) -> str:
 # Shapes
 
 
-@cache
-def field_names(family: str) -> list[str]:
-    """The fields that a family's shape files state, in their order."""
-    document = read_json(SHAPES / family / "base.json")
-    return [name for name in document if name not in ("model_type", "architectures")]
-
-
 def fields_of(config: LeanConfig) -> dict[str, object]:
-    """The values of `field_names`; of heads that vary, what holds for layers that are not named."""
+    """The fields that a family's shape files state, in their order, and the heads of each layer where they vary."""
+    document = read_json(SHAPES / family_of(config) / "base.json")
     get = config._getattr_without_heterogeneous_validation
-    return {name: get(name) for name in field_names(family_of(config))}
+    fields = {name: get(name) for name in document if name not in ("model_type", "architectures")}
+    if config.per_layer_attributes:
+        layers = enumerate(config.heads_per_layer)
+        fields["per_layer_config"] = {layer: {"num_attention_heads": heads} for layer, heads in layers}
+    return fields
 
 
-def heads_by_layer(config: LeanConfig) -> dict[str, object]:
-    """Heads that vary, as a field of a shape file; nothing if they do not."""
-    layers = {layer: {"num_attention_heads": heads} for layer, heads in enumerate(config.heads_per_layer)}
-    return {"per_layer_config": layers} if config.per_layer_attributes else {}
+def shape_at(base: LeanConfig, dials: Dials) -> LeanConfig:
+    """The shape of `dials`; what they do not state is the base's, of the MLP its ratio to the width.
 
-
-def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int = 0) -> LeanConfig:
-    """The shape of `dials` with the dial `free` at `value`; what neither states is the base's.
-
-    A free width takes the MLP's ratio along, and, if `dials` state no heads, as many heads as fill the width.
+    Heads that they do not state fill the width.
     """
-    chosen = dials if free is None else {**dials, free: value}
     fields = fields_of(base)
-    width = chosen.get("width", base.hidden_size)
-    head_dim = chosen.get("head_dim", base.head_dim)
-    heads = chosen.get("heads") or max(1, round(width / head_dim))
-    ratio = base.intermediate_size / base.hidden_size
+    fields.pop("per_layer_config", None)
+    width = dials.get("width", base.hidden_size)
+    head_dim = dials.get("head_dim", base.head_dim)
+    heads = dials.get("heads", max(1, round(width / head_dim)))
     if "num_key_value_heads" in fields:
         fields["num_key_value_heads"] = heads
     if "pooler_output_size" in fields and base.pooler_output_size == base.hidden_size:
         fields["pooler_output_size"] = width
     fields |= {
         "hidden_size": width,
-        "num_hidden_layers": chosen.get("layers", base.num_hidden_layers),
+        "num_hidden_layers": dials.get("layers", base.num_hidden_layers),
         "head_dim": head_dim,
-        "intermediate_size": chosen.get("mlp") or max(1, round(ratio * width)),
+        "intermediate_size": dials.get("mlp", max(1, round(base.intermediate_size / base.hidden_size * width))),
         "num_attention_heads": heads,
     }
     return type(base)(architectures=base.architectures, **fields)
@@ -92,9 +83,10 @@ def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
     8 allow. If the width is solved, the MLP keeps its ratio, and heads that are not given fill the width.
     """
     attention = max(start.heads_per_layer) * start.head_dim
-    head_dim = dials.get("head_dim", start.head_dim)
     if "heads" in dials and "head_dim" not in dials:
-        head_dim = min(8 * max(1, round(attention / dials["heads"] / 8)), LIMITS["head_dim"])  # as kernels want it
+        head_dim = min(8 * max(1, round(attention / dials["heads"] / 8)), HEAD_DIMS[-1])
+    else:
+        head_dim = dials.get("head_dim", start.head_dim)
     kept = {"layers": start.num_hidden_layers}
     if free != "width":
         heads = max(1, round(attention / head_dim))
@@ -103,22 +95,13 @@ def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
     return kept | dials | {"head_dim": head_dim}
 
 
-def check_dials(dials: Dials) -> None:
-    """Raises ValueError, naming the option, for a size that no shape or kernel can have."""
-    for name, value in dials.items():
-        if not 1 <= value <= LIMITS[name]:
-            raise ValueError(f"--{name.replace('_', '-')} {value}: expected 1 to {LIMITS[name]}")
-    if dials.get("head_dim", 8) % 8:
-        raise ValueError(f"--head-dim {dials['head_dim']}: no fused attention kernel takes it; expected 8, 16, … 256")
-
-
 def with_inputs(config: LeanConfig, length: int | None = None, vocab_size: int | None = None) -> LeanConfig:
     """The configuration for other texts. Raises ValueError for images, which have neither."""
     if length is None and vocab_size is None:
         return config
     if modality_of(config) is IMAGES:
         raise ValueError("--length and --vocab-size are of texts; --like SHAPE takes the inputs of a shape")
-    fields = fields_of(config) | heads_by_layer(config)
+    fields = fields_of(config)
     if length is not None:  # as many positions as before, unless the sequences are longer
         fields["max_position_embeddings"] = max(length, config.max_position_embeddings)
     if vocab_size is not None:
@@ -133,8 +116,9 @@ def with_inputs(config: LeanConfig, length: int | None = None, vocab_size: int |
 # Costs
 
 
-def flops_per_unit(config: LeanConfig, flops: Flops) -> float:
+def flops_per_unit(config: LeanConfig, length: int | None) -> float:
     """Forward FLOPs of one token (text), or of one image."""
+    flops = config.count_flops(length)
     return flops.forward if modality_of(config) is IMAGES else flops.forward / flops.length
 
 
@@ -146,13 +130,6 @@ class Goal:
     target: float
     cost: Callable[[LeanConfig], float]
     slack: float = 0
-
-    def load(self, config: LeanConfig) -> float:
-        """The cost over the target."""
-        return self.cost(config) / self.target
-
-    def is_met(self, load: float) -> bool:
-        return -TOLERANCE <= load - 1 <= self.slack
 
 
 @dataclass(frozen=True)
@@ -199,15 +176,18 @@ class Candidate:
 
 def cost_of(config: LeanConfig, length: int | None = None, start: LeanConfig | None = None) -> Candidate:
     """A shape with its costs and advice, at `length` tokens (None: the longest)."""
-    parameters, flops = config.count_parameters(), config.count_flops(length)
-    per_unit = flops_per_unit(config, flops)
-    memory, kv_bytes = training_memory(config, length), config.kv_bytes_per_token(SIZE)
-    candidate = Candidate(config, parameters, flops, per_unit, memory, kv_bytes, advise(config, start))
-    if start is None:
-        return candidate
-    over_start = parameters.total / start.count_parameters().total
-    flops_over_start = per_unit / flops_per_unit(start, start.count_flops(length))
-    return replace(candidate, parameters_over_start=over_start, flops_over_start=flops_over_start)
+    parameters, per_unit = config.count_parameters(), flops_per_unit(config, length)
+    return Candidate(
+        config,
+        parameters,
+        config.count_flops(length),
+        per_unit,
+        training_memory(config, length),
+        config.kv_bytes_per_token(SIZE),
+        advise(config, start),
+        parameters_over_start=start and parameters.total / start.count_parameters().total,
+        flops_over_start=start and per_unit / flops_per_unit(start, length),
+    )
 
 
 # Solving one dial
@@ -244,7 +224,7 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goal: Goal) ->
         return shape_at(base, dials)
 
     def load(value: int) -> float:
-        return goal.load(shape_at(base, dials, free, value))
+        return goal.cost(shape_at(base, dials | {free: value})) / goal.target
 
     if free == "width":
         exact = solve_dial(load, LIMITS[free], TOLERANCE)
@@ -259,10 +239,10 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goal: Goal) ->
     exact = solve_dial(load, LIMITS[free])
     for step in STEPS if free in ("width", "mlp") else (1,):
         value = max(1, step * int(exact / step + (0.5 if goal.slack else 0)))
-        if goal.is_met(load(value)):
+        if -TOLERANCE <= load(value) - 1 <= goal.slack:
             break
     overshoots = load(value) - 1 > goal.slack  # a load that goes in steps
-    return shape_at(base, dials, free, value - 1 if value > 1 and overshoots else value)
+    return shape_at(base, dials | {free: value - 1 if value > 1 and overshoots else value})
 
 
 # The walk
@@ -295,7 +275,8 @@ def trials(start: LeanConfig | None, dials: Dials) -> Iterator[tuple[Dials, str 
 def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goal: Goal) -> list[LeanConfig]:
     """The shapes of the walk that meet the goal and are not extreme; what the user fixed is no objection."""
     walk = [(solve_shape(base, trial, solved, goal), solved) for trial, solved in trials(start, dials)]
-    meeting = [(config, solved) for config, solved in walk if goal.is_met(goal.load(config))]
+    loads = [goal.cost(config) / goal.target for config, _ in walk]
+    meeting = [each for each, load in zip(walk, loads) if -TOLERANCE <= load - 1 <= goal.slack]
     chooses_all = start is None or not dials  # everything that the user left open
     fixes_attention = len({"width", "heads", "head_dim"} & dials.keys()) >= 2  # two of the three decide it
     fixes_aspect = bool({"layers", "width"} & dials.keys())
@@ -312,20 +293,18 @@ def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goa
         return fitting
     if meeting:
         shapes = "; ".join(describe(config) for config, _ in meeting[:3])
-        raise ValueError(
-            f"only extreme shapes fit: {shapes}; fix more of --layers, --width, --heads, --head-dim, --mlp"
-        )
-    nearest = min((config for config, _ in walk), key=lambda config: abs(goal.load(config) - 1))
-    cost = f"{human(goal.cost(nearest))}, {goal.load(nearest):.3g} times {goal.name} {human(goal.target)}"
-    raise ValueError(f"no shape fits: the nearest, {describe(nearest)}, takes {cost}")
+        problem = f"only extreme shapes fit: {shapes}; fix more of --layers, --width, --heads, --head-dim, --mlp"
+    else:
+        load, (nearest, _) = min(zip(loads, walk), key=lambda each: abs(each[0] - 1))
+        cost = f"{human(goal.cost(nearest))}, {load:.3g} times {goal.name} {human(goal.target)}"
+        problem = f"no shape fits: the nearest, {describe(nearest)}, takes {cost}"
+    raise ValueError(problem)
 
 
 def spread(shapes: list[Candidate], rows: int) -> list[Candidate]:
     """At most `rows` of the shapes, evenly spread, the first and the last among them."""
-    if rows >= len(shapes):
-        return shapes
-    step = (len(shapes) - 1) / max(1, rows - 1)
-    return [shapes[round(index * step)] for index in range(rows)]
+    step = max(1, (len(shapes) - 1) / (rows - 1))
+    return [shapes[round(index * step)] for index in range(min(rows, len(shapes)))]
 
 
 def plan(
@@ -347,29 +326,26 @@ def plan(
         dials: what is fixed: layers, width, heads, head_dim, mlp.
     """
     base = base or start or load_shape(f"{family}/base")
-    check_dials(dials)
     fields = fields_of(base)
     if fields.get("num_key_value_heads") not in (None, fields["num_attention_heads"]):
         raise ValueError("--like: a shape whose heads share keys and values; the planner has none of these")
-    if params is None and flops is None and all(name in dials for name in SOLVED):  # nothing is solved
-        if start is not None:
-            dials = like_start(start, dials, None)
-        elif "head_dim" not in dials:
-            if dials["width"] % dials["heads"]:
-                raise ValueError("--heads: does not divide --width; give --head-dim, too")
-            dials["head_dim"] = dials["width"] // dials["heads"]
-        check_dials(dials)  # the head size may follow from the others
-        return [cost_of(shape_at(base, dials), length, start)]
-
-    def parameters(config: LeanConfig) -> float:
-        return config.count_parameters().total
-
+    nothing_to_solve = params is None and flops is None and all(name in dials for name in SOLVED)
+    if nothing_to_solve:
+        dials = (
+            {"head_dim": dials["width"] / dials["heads"]} | dials if start is None else like_start(start, dials, None)
+        )
+    if dials.get("head_dim", 8) not in HEAD_DIMS:
+        size = dials["head_dim"]
+        raise ValueError(f"--head-dim {size:g}: no fused attention kernel takes it; expected 8, 16, … 256")
+    if nothing_to_solve:
+        return [cost_of(shape_at(base, dials | {"head_dim": int(dials["head_dim"])}), length, start)]
     if params is not None:
-        goal = Goal("--params", params, parameters)
+        goal = Goal("--params", params, lambda config: config.count_parameters().total)
     elif flops is not None:
-        goal = Goal("--flops", flops, lambda config: flops_per_unit(config, config.count_flops(length)))
+        goal = Goal("--flops", flops, lambda config: flops_per_unit(config, length))
     elif start is not None:
-        goal = Goal("the parameters of --like,", parameters(start), parameters, TOLERANCE)
+        total = start.count_parameters().total
+        goal = Goal("the parameters of --like,", total, lambda config: config.count_parameters().total, TOLERANCE)
     else:
         raise ValueError("nothing to plan for: give --params, --flops or --like SHAPE")
     unique = {describe(config): config for config in fitting_shapes(base, start, dials, goal)}

@@ -8,8 +8,8 @@ the mean output for every row.
 import copy
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 
 import torch
@@ -25,9 +25,6 @@ BATCH_SIZE = 32
 EXHAUSTIVE_DEPTH = 12  # up to here every choice of layers is tried
 
 Batch = dict[str, torch.Tensor]
-
-
-# Calibration rows
 
 
 def make_batches(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int) -> list[Batch]:
@@ -53,9 +50,6 @@ def padding_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizer
         padding.pad_token = padding.eos_token
     padding.padding_side = "right"
     return padding
-
-
-# Scores
 
 
 def model_output(model: LeanPreTrainedModel, batch: Batch, pool: Pool) -> torch.Tensor:
@@ -99,29 +93,19 @@ class Reference:
     @torch.no_grad()
     def change(self, model: LeanPreTrainedModel) -> float:
         """The change of another model's output on the same batches."""
-        moved = [squared_error(model_output(model, batch, self.pool), output) for batch, output in self.pairs]
-        return sum(moved) / self.variance
-
-
-def squared_error(output: torch.Tensor, reference: torch.Tensor) -> float:
-    """Sum of squared differences, in float64."""
-    return (output.double() - reference.double()).square().sum().item()
+        outputs = ((model_output(model, batch, self.pool), output) for batch, output in self.pairs)
+        return sum((own.double() - output.double()).square().sum().item() for own, output in outputs) / self.variance
 
 
 class LayerRunner:
     """Runs any choice of a model's layers on one batch; what choices share at their beginning is computed once."""
 
-    def __init__(self, model: LeanPreTrainedModel, batch: Batch, pool: Pool):
-        self.model = model
-        self.batch = batch
-        self.pool = pool
+    def __init__(self, model: LeanPreTrainedModel, batch: Batch, output: torch.Tensor, pool: Pool):
+        self.model, self.batch, self.pool = model, batch, pool
+        self.expected = output.double()
         self.layers = model.base_model.layers
         states, self.arguments, self.options = block_inputs(model, batch)
         self.states: dict[tuple[int, ...], torch.Tensor] = {(): states}  # by the layers that were run
-
-    def run_layer(self, index: int, states: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) → (B, T, D)"""
-        return self.layers[index](states, *self.arguments, **self.options)
 
     def after(self, chosen: tuple[int, ...]) -> torch.Tensor:
         """The states after these layers. Keeps those after their beginnings, and no others.
@@ -132,19 +116,20 @@ class LayerRunner:
             before = self.after(chosen[:-1])
             beginnings = {chosen[:length] for length in range(len(chosen))}
             self.states = {was_run: states for was_run, states in self.states.items() if was_run in beginnings}
-            self.states[chosen] = self.run_layer(chosen[-1], before)
+            self.states[chosen] = self.layers[chosen[-1]](before, *self.arguments, **self.options)
         return self.states[chosen]
 
-    def output(self, states: torch.Tensor) -> torch.Tensor:
-        """The model's output where its last layer leaves these states."""
+    def squared_error(self, states: torch.Tensor) -> float:
+        """Of the model's output where its last layer leaves these states: a sum, in float64."""
         own, replay = self.layers, nn.Module()
         replay.forward = lambda *args, **kwargs: states  # whatever it reads
         self.model.base_model.layers = nn.ModuleList([replay])
         try:
             with without_unpadding(self.model):
-                return model_output(self.model, self.batch, self.pool)
+                output = model_output(self.model, self.batch, self.pool)
         finally:
             self.model.base_model.layers = own
+        return (output.double() - self.expected).square().sum().item()
 
 
 @torch.no_grad()
@@ -161,9 +146,9 @@ def rank_layers(model: LeanPreTrainedModel, reference: Reference, kept: int) -> 
         size = kept if depth <= EXHAUSTIVE_DEPTH else len(best) - 1
         moved = dict.fromkeys(combinations(best, size), 0.0)
         for batch, output in tqdm(reference.pairs, "measuring layers", leave=False, disable=None):
-            runner = LayerRunner(model, batch, reference.pool)
+            runner = LayerRunner(model, batch, output, reference.pool)
             for layers in moved:
-                moved[layers] += squared_error(runner.output(runner.after(layers)), output)
+                moved[layers] += runner.squared_error(runner.after(layers))
         changes = {layers: each / reference.variance for layers, each in moved.items()}
         best = min(changes, key=changes.get)
     return dict(sorted(changes.items(), key=lambda choice: choice[1]))
@@ -182,12 +167,9 @@ def input_moments(
     sums = [linear.weight.new_zeros(linear.in_features, dtype=torch.double) for linear in linears]
     squares = [torch.zeros_like(total) for total in sums]
     read: dict[nn.Module, torch.Tensor] = {}
-
-    def keep(linear: nn.Module, args: tuple[torch.Tensor]) -> None:
-        read[linear] = args[0]
-
-    handles = [linear.register_forward_pre_hook(keep) for linear in linears]
-    try:
+    with ExitStack() as hooks:
+        for linear in linears:
+            hooks.enter_context(linear.register_forward_pre_hook(lambda linear, args: read.update({linear: args[0]})))
         for batch, _ in reference.pairs:
             with without_unpadding(model):
                 model.base_model(**batch)
@@ -197,9 +179,6 @@ def input_moments(
                 rows = read[linear][mask].double()
                 sums[index] += rows.sum(dim=0)
                 squares[index] += rows.square().sum(dim=0)
-    finally:
-        for handle in handles:
-            handle.remove()
     means = [total / tokens for total in sums]
     variances = [total / tokens - mean.square() for total, mean in zip(squares, means)]
     return means, variances
@@ -210,29 +189,20 @@ def changes_by_head(
     model: LeanPreTrainedModel, reference: Reference, means: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Per layer (H): the change of the output where one head alone is held at its mean (leave one out)."""
-    size = model.config.head_dim
-    depth = model.config.num_hidden_layers
     moved = [torch.zeros(heads, dtype=torch.double) for heads in model.config.heads_per_layer]
     for batch, output in tqdm(reference.pairs, "measuring heads", leave=False, disable=None):
-        runner = LayerRunner(model, batch, reference.pool)
-        for index in range(depth):
+        runner = LayerRunner(model, batch, output, reference.pool)
+        for index, layer in enumerate(runner.layers):
             before = runner.after(tuple(range(index)))
-            projection = runner.layers[index].self_attn.o_proj
+            mean = means[index].to(before)
+            head_of = torch.arange(len(mean), device=mean.device) // model.config.head_dim  # each column
             for head in range(len(moved[index])):
-                hook = partial(hold, slice(head * size, (head + 1) * size), means[index])
-                handle = projection.register_forward_pre_hook(hook)
-                try:
-                    states = runner.run_layer(index, before)
-                finally:
-                    handle.remove()
-                for later in range(index + 1, depth):
-                    states = runner.run_layer(later, states)
-                moved[index][head] += squared_error(runner.output(states), output)
+                handle = layer.self_attn.o_proj.register_forward_pre_hook(
+                    lambda _, args, held=head_of == head, mean=mean: (torch.where(held, mean, args[0]),)
+                )
+                with handle:
+                    states = layer(before, *runner.arguments, **runner.options)
+                for later in runner.layers[index + 1 :]:
+                    states = later(states, *runner.arguments, **runner.options)
+                moved[index][head] += runner.squared_error(states)
     return [of_heads / reference.variance for of_heads in moved]
-
-
-def hold(columns: slice, means: torch.Tensor, linear: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-    """A hook, once it has its columns and means: there the linear layer reads the means."""
-    held = args[0].clone()
-    held[..., columns] = means[columns].to(held)
-    return (held,)

@@ -7,15 +7,14 @@ Letters as in `layers_leaner`: D hidden_size, H query heads, K key-value heads, 
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from ..layers_leaner import LeanPreTrainedModel
 
 
-PROJECTIONS = ("q_proj", "k_proj", "v_proj")
-STAGES = ("stage_names", "out_features", "out_indices")  # of a ViT's backbone, which count its layers
+PROJECTIONS = tuple(f"self_attn.{name}_proj." for name in "qkv")  # beginnings of their tensors' names
 
 Tensors = dict[str, torch.Tensor]
 
@@ -23,7 +22,7 @@ Tensors = dict[str, torch.Tensor]
 def keep_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> LeanPreTrainedModel:
     """A cut: the named layers, counted from 0, in their order."""
     heads = [model.config.heads_per_layer[layer] for layer in layers]
-    return _rebuilt(model, [_layer(model, layer) for layer in layers], heads=heads)
+    return _rebuilt(model, [model.base_model.layers[layer].state_dict() for layer in layers], heads=heads)
 
 
 def keep_heads(
@@ -39,16 +38,13 @@ def keep_heads(
     """
     size = model.config.head_dim
     layers = []
-    for index, heads in enumerate(kept):
-        tensors = _layer(model, index)
+    for layer, heads, mean in zip(model.base_model.layers, kept, means or [None] * len(kept)):
+        tensors = layer.state_dict()
         rows = torch.cat([torch.arange(head * size, (head + 1) * size) for head in heads])
-        out = tensors["self_attn.o_proj.weight"]
-        if means is not None:
-            bias = tensors["self_attn.o_proj.bias"]
-            tensors["self_attn.o_proj.bias"] = bias + _removed_part(out, rows, means[index])
-        tensors["self_attn.o_proj.weight"] = out[:, rows]
-        for projection in PROJECTIONS:
-            _map_projection(tensors, projection, lambda tensor, rows=rows: tensor[rows])
+        _keep_columns(tensors, "self_attn.o_proj", rows, mean)
+        for name, tensor in tensors.items():
+            if name.startswith(PROJECTIONS):
+                tensors[name] = tensor[rows]
         layers.append(tensors)
     return _rebuilt(model, layers, heads=[len(heads) for heads in kept])
 
@@ -63,15 +59,12 @@ def keep_neurons(
         means: per layer the mean (intermediate_size) of what `fc2` reads, whose removed part goes into its bias.
     """
     layers = []
-    for index, neurons in enumerate(kept):
-        tensors = _layer(model, index)
+    for layer, neurons, mean in zip(model.base_model.layers, kept, means or [None] * len(kept)):
+        tensors = layer.state_dict()
         rows = torch.tensor(neurons)
-        out = tensors["mlp.fc2.weight"]
-        if means is not None:
-            tensors["mlp.fc2.bias"] = tensors["mlp.fc2.bias"] + _removed_part(out, rows, means[index])
-        tensors["mlp.fc1.weight"] = tensors["mlp.fc1.weight"][rows]
-        tensors["mlp.fc1.bias"] = tensors["mlp.fc1.bias"][rows]
-        tensors["mlp.fc2.weight"] = out[:, rows]
+        _keep_columns(tensors, "mlp.fc2", rows, mean)
+        for name in ("mlp.fc1.weight", "mlp.fc1.bias"):
+            tensors[name] = tensors[name][rows]
         layers.append(tensors)
     return _rebuilt(model, layers, intermediate_size=len(kept[0]))
 
@@ -84,18 +77,15 @@ def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreT
     """
     generator = torch.Generator().manual_seed(seed)
     rows = added * model.config.head_dim
-
-    def with_new_rows(tensor: torch.Tensor) -> torch.Tensor:
-        new = torch.zeros(rows, *tensor.shape[1:])
-        if tensor.dim() == 2:
-            new.normal_(std=model.config.initializer_range, generator=generator)
-        return torch.cat([tensor, new.to(tensor)])
-
     layers = []
-    for index in range(model.config.num_hidden_layers):
-        tensors = _layer(model, index)
-        for projection in PROJECTIONS:
-            _map_projection(tensors, projection, with_new_rows)
+    for layer in model.base_model.layers:
+        tensors = layer.state_dict()
+        for name, tensor in tensors.items():
+            if name.startswith(PROJECTIONS):
+                new = torch.zeros(rows, *tensor.shape[1:])
+                if name.endswith("weight"):
+                    new.normal_(std=model.config.initializer_range, generator=generator)
+                tensors[name] = torch.cat([tensor, new.to(tensor)])
         out = tensors["self_attn.o_proj.weight"]
         tensors["self_attn.o_proj.weight"] = torch.cat([out, out.new_zeros(out.shape[0], rows)], dim=1)
         layers.append(tensors)
@@ -109,8 +99,8 @@ def add_neurons(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPr
     """
     generator = torch.Generator().manual_seed(seed)
     layers = []
-    for index in range(model.config.num_hidden_layers):
-        tensors = _layer(model, index)
+    for layer in model.base_model.layers:
+        tensors = layer.state_dict()
         out = tensors["mlp.fc2.weight"]
         new = torch.zeros(added, out.shape[0]).normal_(std=model.config.initializer_range, generator=generator)
         tensors["mlp.fc1.weight"] = torch.cat([tensors["mlp.fc1.weight"], new.to(out)])
@@ -118,11 +108,6 @@ def add_neurons(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPr
         tensors["mlp.fc2.weight"] = torch.cat([out, out.new_zeros(out.shape[0], added)], dim=1)
         layers.append(tensors)
     return _rebuilt(model, layers, intermediate_size=model.config.intermediate_size + added)
-
-
-def _layer(model: LeanPreTrainedModel, index: int) -> Tensors:
-    """The tensors of a layer by their names in it."""
-    return dict(model.base_model.layers[index].state_dict())
 
 
 def _rebuilt(
@@ -136,7 +121,7 @@ def _rebuilt(
     document = model.config.to_dict()
     document.pop("per_layer_config", None)
     if len(heads) != model.config.num_hidden_layers:
-        for name in STAGES:
+        for name in ("stage_names", "out_features", "out_indices"):  # a ViT's backbone counts its layers in them
             document.pop(name, None)
     most = max(heads)
     document |= {"num_hidden_layers": len(heads), "num_attention_heads": most, "head_dim": model.config.head_dim}
@@ -171,16 +156,11 @@ def is_grouped(model: LeanPreTrainedModel) -> bool:
     return any(keys < queries for keys, queries in zip(config.key_value_heads_per_layer, config.heads_per_layer))
 
 
-def _removed_part(weight: torch.Tensor, kept: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
-    """(rows): what the columns of `weight` (rows, columns) that are not kept add where each reads its mean."""
-    removed = torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)
-    removed[kept] = False
-    return weight[:, removed] @ means.to(weight)[removed]
-
-
-def _map_projection(tensors: Tensors, projection: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Changes the weight of a projection and, where there is one, its bias."""
-    for part in ("weight", "bias"):
-        name = f"self_attn.{projection}.{part}"
-        if name in tensors:
-            tensors[name] = change(tensors[name])
+def _keep_columns(tensors: Tensors, linear: str, kept: torch.Tensor, means: torch.Tensor | None) -> None:
+    """Cuts the weight of a linear layer; what the other columns add where each reads its mean goes into the bias."""
+    weight, bias = tensors[f"{linear}.weight"], tensors[f"{linear}.bias"]
+    if means is not None:
+        removed = torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)
+        removed[kept] = False
+        tensors[f"{linear}.bias"] = bias + weight[:, removed] @ means.to(weight)[removed]
+    tensors[f"{linear}.weight"] = weight[:, kept]

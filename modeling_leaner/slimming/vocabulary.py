@@ -20,7 +20,8 @@ def keep_tokens(
 
     A word whose token is gone is written with shorter ones. Embeddings of the tokens that stay are equal.
     """
-    document = json.loads(tokenizer.backend_tokenizer.to_str())
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # an image processor has none
+    document = json.loads(backend.to_str()) if backend else {"model": {"type": type(tokenizer).__name__, "vocab": {}}}
     kind, vocabulary = document["model"]["type"], document["model"]["vocab"]
     if kind != "WordPiece":
         raise ValueError(f"vocab_size: only WordPiece tokenizers can be cut, not {kind}")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from modeling_leaner.files import naming, read_object, sha256, write_json
-from modeling_leaner.hub import RECORD, local_folder
+from modeling_leaner.files import naming, read_object, write_json
+from modeling_leaner.hub import RECORD, weights_sha256
 from modeling_leaner.layers_leaner import WEIGHTS
 from modeling_leaner.slimming.measures import BATCH_SIZE
 from modeling_leaner.slimming.slim import Slimmed, Target, slim
@@ -53,8 +53,7 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
             ]
             for half in (places[0::2], places[1::2])
         ]
-    weights = local_folder(grid.cut_from) / WEIGHTS
-    parent_sha256 = sha256(weights) if weights.is_file() else None
+    parent_sha256 = weights_sha256(grid.cut_from)
     for shape in missing:
         with naming(f"cuts: {shape}", (ValueError, OSError)):
             slimmed = slim(model, Target(**grid.cuts[shape]), *batches)
