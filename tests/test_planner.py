@@ -224,10 +224,7 @@ class TestBadInput:
             ("--like gpt/huge", "gpt/huge: unknown shape .*; did you mean gpt/base."),
             ("--like vit/base --length 8", "--length and --vocab-size are of texts"),
             ("--family gpt --params 30M --head-dim 7", "--head-dim 7: no fused attention kernel takes it"),
-            (
-                "--family gpt --layers 2 --width 100 --heads 3 --mlp 7",
-                "--head-dim 33.3333: no fused attention kernel takes",
-            ),
+            ("--family gpt --layers 2 --width 100 --heads 3 --mlp 7", "--heads: does not divide --width; give"),
             (
                 "--family gpt --params 30M --layers 2 --width 64",
                 "only extreme shapes fit: 2 layers × 64.*; fix more",

@@ -133,16 +133,15 @@ class Kind:
         return rows if self.pool else rows.argmax(dim=-1)
 
 
+def before_tokens(batch: Batch) -> torch.Tensor:
+    """The places that another token follows."""
+    mask = batch["attention_mask"].bool()
+    return mask & F.pad(mask[:, 1:], (0, 1))
+
+
 ENCODER = Kind("sentence encoder", "agreement with the original's similarities (Spearman)", pool=mean_over_tokens)
 MASKED = Kind("masked language model", "accuracy of masked tokens", lambda batch: batch["labels"] != -100, True)
-CAUSAL = Kind(
-    "causal language model",
-    "accuracy of next tokens",
-    lambda batch: (
-        batch["attention_mask"] * F.pad(batch["attention_mask"][:, 1:], (0, 1))
-    ).bool(),  # that another follows
-    True,
-)
+CAUSAL = Kind("causal language model", "accuracy of next tokens", before_tokens, True)
 KINDS = {
     "ForSequenceClassification": Kind("sequence classifier", "accuracy", takes_labels=True),
     "ForImageClassification": Kind("image classifier", "accuracy", takes_labels=True),

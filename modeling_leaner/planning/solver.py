@@ -330,15 +330,17 @@ def plan(
     if fields.get("num_key_value_heads") not in (None, fields["num_attention_heads"]):
         raise ValueError("--like: a shape whose heads share keys and values; the planner has none of these")
     nothing_to_solve = params is None and flops is None and all(name in dials for name in SOLVED)
-    if nothing_to_solve:
-        dials = (
-            {"head_dim": dials["width"] / dials["heads"]} | dials if start is None else like_start(start, dials, None)
-        )
+    if nothing_to_solve and start is not None:
+        dials = like_start(start, dials, None)
+    elif nothing_to_solve and "head_dim" not in dials:
+        head_dim, rest = divmod(dials["width"], dials["heads"])
+        if rest:
+            raise ValueError("--heads: does not divide --width; give --head-dim, too")
+        dials["head_dim"] = head_dim
     if dials.get("head_dim", 8) not in HEAD_DIMS:
-        size = dials["head_dim"]
-        raise ValueError(f"--head-dim {size:g}: no fused attention kernel takes it; expected 8, 16, … 256")
+        raise ValueError(f"--head-dim {dials['head_dim']}: no fused attention kernel takes it; expected 8, 16, … 256")
     if nothing_to_solve:
-        return [cost_of(shape_at(base, dials | {"head_dim": int(dials["head_dim"])}), length, start)]
+        return [cost_of(shape_at(base, dials), length, start)]
     if params is not None:
         goal = Goal("--params", params, lambda config: config.count_parameters().total)
     elif flops is not None:
