@@ -6,11 +6,9 @@ are random and data made up: neither changes the time.
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -125,24 +123,17 @@ def build(case: Case, device: torch.device) -> Step:
     return step
 
 
-def config_of(model: str) -> PreTrainedConfig:
-    """The configuration of a named shape, file, folder or Hub id; a BERT, ViT or GPT-2 is timed as its Lean relative,
-    another text model as it is."""
-    try:
-        return load_config(model)
-    except ValueError:
-        if Path(model).is_dir() or "/" in model:
-            with suppress(OSError):
-                config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-                return to_lean_config(config) if config.model_type in MODEL_TYPES else config
-        raise
-
-
 def groups(options: SimpleNamespace) -> Iterator[list[Case]]:
     """What takes turns: models without heads in inference, or a shape and the same in transformers, by attention."""
     if options.models:
-        phases = ["inference"]
-        compared = [[(model, "base model", config_of(model)) for model in options.models]]
+        phases, compared = ["inference"], [[]]
+        for model in options.models:
+            try:
+                config = load_config(model)
+            except ValueError:  # no Lean model: a BERT, ViT or GPT-2 is timed as its Lean relative, another as it is
+                config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+                config = to_lean_config(config) if config.model_type in MODEL_TYPES else config
+            compared[0].append((model, "base model", config))
     else:
         phases = options.phases
         libraries = ("modeling_leaner", "transformers")

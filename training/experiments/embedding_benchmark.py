@@ -72,22 +72,22 @@ TIMED_TEXTS = 256
 PROBE_ROWS = 5_000
 RESAMPLES = 1_000
 RANKS = 10
-Encode = Callable[[list[str]], np.ndarray]
+Encode = Callable[[Sequence[str]], np.ndarray]
 
 
 class Pairs(NamedTuple):
     """Pairs of sentences with human ratings (N); an output is the cosine of a pair."""
 
-    first: list[str]
-    second: list[str]
+    first: Sequence[str]
+    second: Sequence[str]
     ratings: np.ndarray
 
 
 class Questions(NamedTuple):
     """Questions (Q), sentences (S), the place of each question's sentence (Q); an output is 1/rank, 0 beyond 10."""
 
-    questions: list[str]
-    sentences: list[str]
+    questions: Sequence[str]
+    sentences: Sequence[str]
     answers: np.ndarray
     same_index: bool = False
 
@@ -95,16 +95,16 @@ class Questions(NamedTuple):
 class Labelled(NamedTuple):
     """Labelled texts to fit a classifier on and to score it on; an output is 1 if the classifier is right."""
 
-    train: list[str]
-    train_labels: list[int]
-    texts: list[str]
-    labels: list[int]
+    train: Sequence[str]
+    train_labels: Sequence[int]
+    texts: Sequence[str]
+    labels: Sequence[int]
 
 
 class Sentences(NamedTuple):
     """Sentences; an output is the cosine to the first model's embedding."""
 
-    texts: list[str]
+    texts: Sequence[str]
 
 
 Scored = Pairs | Questions | Labelled | Sentences
@@ -148,10 +148,10 @@ def local_copies(entries: Sequence[str]) -> dict[str, str | None]:
     return given
 
 
-def column(rows: Rows, *names: str) -> list:
+def column(rows: Rows, *names: str) -> tuple:
     """The first of these columns that the rows have."""
     name = next((name for name in names if name in rows.column_names), names[0])
-    return rows[find_column(rows, name, "--data", [])][:]
+    return tuple(rows[find_column(rows, name, "--data", [])][:])
 
 
 def load_rows(given: Mapping[str, str | None]) -> dict[str, Scored]:
@@ -165,14 +165,14 @@ def load_rows(given: Mapping[str, str | None]) -> dict[str, Scored]:
 
         if name == "sentences":
             texts = column(rows, "text", "sentence")
-            found["cosine"] = Sentences([texts[row] for row in evenly(len(texts), 4_000)])
+            found["cosine"] = Sentences(tuple(texts[row] for row in evenly(len(texts), 4_000)))
         elif name == "qnli":
             sentences, questions = column(rows, "sentence"), column(rows, "question")
             names = getattr(rows.features.get("label"), "names", ["entailment"])
             entailed = np.flatnonzero(np.asarray(column(rows, "label")) == names.index("entailment"))
             places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
             answers = np.array([places[sentences[row]] for row in entailed])
-            found["qnli"] = Questions([questions[row] for row in entailed], list(places), answers)
+            found["qnli"] = Questions(tuple(questions[row] for row in entailed), tuple(places), answers)
             found["same_index"] = found["qnli"]._replace(same_index=True)
         elif name == "sst2":
             train = load_split(split="train", **place)
@@ -249,19 +249,17 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
     rows = load_rows(given)
     encoders = [load_encoder(source) for source in sources]
 
-    def remembering(encoder: Encoder) -> Encode:
-        """Encodes lists of texts, each list once."""
-        cached = functools.cache(lambda texts: encoder.encode(list(texts), batch_size=BATCHES[-1]))
-        return lambda texts: cached(tuple(texts))
-
+    # By each encoder every tuple of texts is encoded once, also if several scores read it.
+    encodes = [
+        functools.cache(lambda texts, encode=encoder.encode: encode(list(texts), batch_size=BATCHES[-1]))
+        for encoder in encoders
+    ]
     first: dict[str, np.ndarray] = {}
-    reference = remembering(encoders[0])
     models = []
-    for encoder in encoders:
-        encode = reference if encoder is encoders[0] else remembering(encoder)
+    for encoder, encode in zip(encoders, encodes):
         scores, intervals = {}, {}
         for name, each in rows.items():
-            outputs = outputs_of(each, encode, reference)
+            outputs = outputs_of(each, encode, encodes[0])
             scores[name] = score(each, outputs)
             if encoder is encoders[0]:
                 first[name] = outputs
@@ -273,7 +271,7 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
     # Sentences a second, of each model in each round: (models, rounds).
     texts = next((each.first for each in rows.values() if isinstance(each, Pairs)), None)
     for batch in BATCHES if rounds and texts is not None else ():
-        timed = texts[: TIMED_TEXTS if batch > 1 else TIMED_TEXTS // 8]
+        timed = list(texts[: TIMED_TEXTS if batch > 1 else TIMED_TEXTS // 8])
         encodings = [functools.partial(encoder.encode, timed, batch_size=batch) for encoder in encoders]
         rates = len(timed) / take_turns([functools.partial(seconds_of, encode) for encode in encodings], rounds)
         for model, rate in zip(models, rates):
