@@ -10,7 +10,7 @@ learning rate. It says nothing about κ later in training, which nothing control
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise, permutations
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -24,7 +24,6 @@ from torch.optim import AdamW
 from transformers import get_cosine_schedule_with_warmup
 
 from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
-from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.files import finite_or_none
 from modeling_leaner.inspection import Spectrum, head_condition_numbers
 from modeling_leaner.layers_leaner import LeanAttention
@@ -89,11 +88,14 @@ def run(study: Study, settings: Settings) -> None:
 
     # The best rate of each arm, by shorter runs with seeds that are not reported.
     shorter = replace(settings, steps=settings.tuning_steps, looks=1)
-
-    def mean_loss(arm: str, rate: float) -> float:
-        return fmean(train(shorter, arm, rate, seed)[-1].loss for seed in settings.tuning_seeds)
-
-    rates = {arm: tune(partial(mean_loss, arm), settings.rates, more=2)[0] for arm in ARMS}
+    rates = {
+        arm: tune(
+            lambda rate, arm=arm: fmean(train(shorter, arm, rate, seed)[-1].loss for seed in settings.tuning_seeds),
+            settings.rates,
+            more=2,
+        )[0]
+        for arm in ARMS
+    }
     cause(study, settings, {arm: [train(settings, arm, rates[arm], seed) for seed in settings.seeds] for arm in ARMS})
 
 
@@ -158,23 +160,19 @@ class Doubling(NamedTuple):
     better: int
 
 
-def is_doubled(few: LeanConfig, many: LeanConfig) -> bool:
-    """Whether a shape has twice the heads of another, at half the head size, and is the same otherwise."""
-    same = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size")
-    doubled = [2 * heads for heads in few.heads_per_layer] == list(many.heads_per_layer)
-    doubled = doubled and few.head_dim == 2 * many.head_dim
-    return doubled and all(getattr(few, name) == getattr(many, name) for name in same)
-
-
 def doubling(runs: pd.DataFrame) -> Doubling:
     """What twice the heads did to κ, and in how many pairs quality rose where κ fell."""
     compared = ["kappa_start", "kappa_end", "gain"]
+    same = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size")
     differences = [pd.DataFrame(columns=compared, dtype=float)]
     known = runs[runs["fresh"].astype(bool)].dropna(subset=compared)
     for _, grid in known.groupby("grid"):
         shapes = {shape: cell.set_index("seed")[compared] for shape, cell in grid.groupby("shape")}
         for few, many in permutations(shapes, 2):
-            if is_doubled(load_config(few), load_config(many)):
+            own, other = load_config(few), load_config(many)
+            doubled = [2 * heads for heads in own.heads_per_layer] == list(other.heads_per_layer)
+            doubled = doubled and own.head_dim == 2 * other.head_dim
+            if doubled and all(getattr(own, name) == getattr(other, name) for name in same):
                 differences.append((shapes[many] - shapes[few]).dropna())
     found = pd.concat(differences)
     lower_end = found["kappa_end"] < 0
@@ -373,15 +371,13 @@ def cause(study: Study, settings: Settings, arms: dict[str, list[list[Look]]]) -
             cause_outcome(difference, interval) if moved >= MOVED else "not tested",
             {"κ moved by": moved, "difference of loss": difference, "low end": interval[0], "high end": interval[1]},
         )
-
-    def over_training(name: str, first: int) -> list[dict]:
+    for title, y, name, first, log in (
+        ("κ of the head outputs in training", "κ", "kappa", 0, "y"),
+        ("loss, same heads, other starts", "nats a byte", "loss", (settings.looks + 1) // 4, ""),
+    ):
         drawn = []
         for arm, runs in arms.items():
             by_step = list(zip(*runs))[first:]
             values = [[getattr(look, name) for look in looks] for looks in by_step]
             drawn.append(line(arm, [looks[0].step for looks in by_step], values))
-        return drawn
-
-    study.plot("κ of the head outputs in training", "step", "κ", over_training("kappa", 0), log="y")
-    late = (settings.looks + 1) // 4
-    study.plot("loss, same heads, other starts", "step", "nats a byte", over_training("loss", late))
+        study.plot(title, "step", y, drawn, log)

@@ -42,8 +42,9 @@ def run(study: Study, settings: Settings) -> None:
 
     # What the best fits below the length lose by head size.
     count, length, rounds = settings.targets, settings.length, settings.rounds
-    targets = {
-        f"softmax of N(0, {sharpness:g}²)": random_targets(count, length, sharpness, source)
+    sizes = (count, length, length)
+    targets = {  # P (B, n, n), a column per query, as in the paper: the softmax is over the keys, axis −2
+        f"softmax of N(0, {sharpness:g}²)": torch.softmax(sharpness * torch.randn(sizes, generator=source), -2)
         for sharpness in settings.sharpness
     }
     order = torch.rand(count, length, generator=source).argsort(-1)  # no two queries have the same key
@@ -81,16 +82,11 @@ def run(study: Study, settings: Settings) -> None:
     study.plot(f"head size d, wide, n = {length}", "d", "attention put elsewhere", lines)
 
 
-def random_targets(batch: int, size: int, sharpness: float, source: Generator) -> Tensor:
-    """P (B, n, n), a column per query, as in the paper: the softmax over the keys, axis −2, of N(0, `sharpness`²)."""
-    return torch.softmax(sharpness * torch.randn(batch, size, size, generator=source), -2)
-
-
 def large_heads(study: Study, settings: Settings, source: Generator) -> None:
     """Theorem 1, d ≥ n, with one rank less: ln P less its first row has rank n − 1, and the same softmax."""
     errors = {}
     for length in settings.sizes:
-        target = random_targets(settings.draws, length, 3.0, source)
+        target = torch.softmax(3.0 * torch.randn(settings.draws, length, length, generator=source), -2)
         logits = target.log() - target.log()[:, :1]
         left, right = torch.eye(length)[:, 1:].expand(len(target), -1, -1), logits[:, 1:].mT  # (B, n, n − 1)
         error = (torch.softmax(left @ right.mT, -2) - target).abs().max().item()

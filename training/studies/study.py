@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from modeling_leaner.files import whole_folder, write_json
@@ -76,30 +77,25 @@ def run_study(name: str, is_quick: bool, output: Path) -> None:
             "environment": environment(),
         }
         write_json(folder / "results.json", results)
-        draw(study.panels, folder / "figure.png")
+
+        # All panels, two a row; a band from the least to the greatest of several trials.
+        columns = min(len(study.panels), 2)
+        rows = math.ceil(len(study.panels) / columns)
+        figure = Figure((5 * columns, 3.2 * rows), layout="constrained")
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for axis, panel in zip(axes, study.panels):
+            for each in panel["lines"]:
+                (drawn,) = axis.plot(each["x"], each["y"], ".-", label=each["label"], linewidth=1.2)
+                axis.fill_between(each["x"], each["low"], each["high"], color=drawn.get_color(), alpha=0.15)
+            axis.set(xlabel=panel["x"], ylabel=panel["y"], **{f"{name}scale": "log" for name in panel["log"]})
+            axis.set_title(panel["title"], fontsize=9)
+            axis.legend(fontsize=7)
+        for axis in axes[len(study.panels) :]:
+            axis.remove()
+        figure.savefig(folder / "figure.png", dpi=75)
     print(f"{len(study.statements)} statements in {results['seconds']:.0f} s of processor time: {output}")
     if is_quick:
         print("--quick checks the code: its verdicts do not count.")
-
-
-def draw(panels: list[dict[str, Any]], path: Path) -> None:
-    """All panels, two a row; a band from the least to the greatest of several trials."""
-    from matplotlib.figure import Figure
-
-    columns = min(len(panels), 2)
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure((5 * columns, 3.2 * rows), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis, panel in zip(axes, panels):
-        for each in panel["lines"]:
-            (drawn,) = axis.plot(each["x"], each["y"], ".-", label=each["label"], linewidth=1.2)
-            axis.fill_between(each["x"], each["low"], each["high"], color=drawn.get_color(), alpha=0.15)
-        axis.set(xlabel=panel["x"], ylabel=panel["y"], **{f"{name}scale": "log" for name in panel["log"]})
-        axis.set_title(panel["title"], fontsize=9)
-        axis.legend(fontsize=7)
-    for axis in axes[len(panels) :]:
-        axis.remove()
-    figure.savefig(path, dpi=75)
 
 
 @contextmanager
