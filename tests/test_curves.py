@@ -117,13 +117,10 @@ def test_times_of_another_step_do_not_count(grid):
 
 
 def test_step_times_are_measured(grid, capsys):
-    """Of the grid's own step; what is written is read."""
+    """Of the grid's own step."""
     leaner("bench", "my.yaml", "--rounds", 3)
     held = json.loads(Path(branches.STEP_SECONDS).read_text())
-    readings = summarise(GridResults(grid, made_up(grid)))["readings"]
-    assert set(held["shapes"]) == set(SECONDS) and any(
-        each["pairs"] for each in readings if each["equal"] == "seconds"
-    )
+    assert set(held["shapes"]) == set(SECONDS)
     assert all(low <= each["seconds"] <= high for each in held["shapes"].values() for low, high in [each["quartiles"]])
     assert held["rounds"] == 3 and held["environment"]["torch"] and "deep.json: " in capsys.readouterr().err
 

@@ -209,11 +209,10 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
         leaner("verify", folder, workshop / "model_cards/leanbert-deep")
     said = capsys.readouterr()
     assert "recipe.yaml: no YAML file" in said.err and "leanbert-deep: accuracy " in said.out
-    elsewhere = {**yaml.safe_load(Path("grid.yaml").read_text()), "output_dir": "elsewhere"}
-    Path("elsewhere.yaml").write_text(yaml.safe_dump(elsewhere))
-    shutil.copytree(GRID_FOLDER, "elsewhere")
-    with pytest.raises(SystemExit, match="elsewhere' is not in the subpath of .*grids"):
-        leaner("publish", "elsewhere.yaml", "--replace")
+    for changed in ({"publish": None}, {"output_dir": "elsewhere"}):
+        Path("other.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), **changed}))
+        with pytest.raises(SystemExit, match="other.yaml: expected publish, "):
+            leaner("publish", "other.yaml")
 
 
 def test_a_grid_that_starts_from_another(workshop, tmp_path):

@@ -207,16 +207,21 @@ def _read_keys(kind: type, values: dict, where: str = "") -> Any:
         raise ValueError(where + first_error(error)) from error
 
 
-def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
-    """Raises ValueError if output_dir holds finished runs of another grid, or of a phase on different rows."""
-    saved = grid.path("grid.yaml")
-    if not saved.exists() or not any(row.status == "finished" for row in rows):
-        return
-    for phase in PHASES:  # the mean over different rows says nothing
+def check_data(grid: Grid, rows: Collection[ResultRow]) -> None:
+    """Raises ValueError if finished runs of a phase were evaluated on different rows, whose mean says nothing."""
+    for phase in PHASES:
         read = {row.data_sha256 for row in rows if row.phase == phase and row.status == "finished"} - {None}
         if len(read) > 1:
             where = f"{grid.path('results.csv')}: data_sha256: runs of the phase {phase} were evaluated on"
             raise ValueError(f"{where} {len(read)} different sets of rows; name another output_dir for other data")
+
+
+def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
+    """Raises ValueError if output_dir holds finished runs of another grid, or of other data."""
+    saved = grid.path("grid.yaml")
+    if not saved.exists() or not any(row.status == "finished" for row in rows):
+        return
+    check_data(grid, rows)
     now = asdict(grid)
     for name, before in asdict(load_grid(saved)).items():
         if name in MAY_CHANGE or before == now[name]:

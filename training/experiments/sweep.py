@@ -33,7 +33,7 @@ from ..tasks.distillation import Embedding
 from . import runs
 from .baselines import GUESSES, guesses_on
 from .cuts import make_cuts
-from .grid import PHASES, Grid, Run, check_unchanged, load_grid, reported, write_grid
+from .grid import PHASES, Grid, Run, check_data, check_unchanged, load_grid, reported, write_grid
 from .grid_results import GridResults, load_results, write_rows
 from .statistics import show, summarise
 
@@ -97,7 +97,7 @@ class Sweep:
         """Runs until nothing is due. Raises KeyboardInterrupt after SIGINT or SIGTERM, once the runs have ended."""
         forwarded = 0  # signals that the runs under way have been sent
         handlers = {  # by ones that do not raise: that would lose the process that is being started
-            number: signal.signal(number, lambda number, _: self.signals.append(number))
+            number: signal.signal(number, lambda number, frame: self.signals.append(number))
             for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
@@ -160,13 +160,14 @@ class Sweep:
         if outcome == 0:
             try:
                 row = runs.result_row(grid, run)
-                check_unchanged(grid, [*rows.values(), row])
+                check_data(grid, [*rows.values(), row])
                 error, text = None, f"{row.metric} {row.value:.4f}, {row.seconds or 0:.0f} s"
             except (ValueError, OSError) as problem:
                 error = problem
         elif isinstance(outcome, int):  # the last error in the log; a signal leaves none
             said = log.read_text(errors="replace").replace("\r", "\n") if outcome > 0 else ""
-            error = [f"exit status {outcome}", *ERROR.findall(said)][-1][:300]
+            errors = ERROR.findall(said)
+            error = errors[-1][:300] if errors else f"exit status {outcome}"
         if error is not None:
             line = " ".join(str(error).split())
             row = ResultRow.from_cells({**run._asdict(), "status": "failed", "error": line})
@@ -206,9 +207,11 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
                 load_training(arguments)
         write_grid(grid)
         if engine == "ray":
-            from .ray_engine import RayCluster  # of the extra ray
+            remedy = 'pip install ".[ray]" in a clone, and ray start --head'
+            with naming(f"--engine ray ({remedy})", (ImportError, OSError, RuntimeError)):
+                from .ray_engine import RayCluster
 
-            chosen = RayCluster(jobs)
+                chosen = RayCluster(jobs)
         else:
             chosen = Processes(jobs, lock.fileno())
         Sweep(results, jobs, local).run(chosen)

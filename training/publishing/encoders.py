@@ -23,7 +23,7 @@ from ..experiments import embedding_benchmark
 from ..records import RESULTS
 from ..settings import words_of
 from .cards import finish
-from .folders import CARDS, ENCODER, is_encoder
+from .folders import CARDS, ENCODER, MODULES, is_encoder
 
 
 LENGTH_FILE = "sentence_bert_config.json"
@@ -54,11 +54,15 @@ def publish_encoder(
     if target.exists() and not (replace and is_encoder(target)):
         raise ValueError(f"{target} exists already; choose another name, or --replace it")
     rows = embedding_benchmark.local_copies(data or list(embedding_benchmark.SOURCES))
+    if not {"stsb_test", "qnli"} <= rows.keys() or embedding_benchmark.mean_sts(dict.fromkeys(rows, 0)) is None:
+        raise ValueError("--data: expected stsb_test, qnli and at least two of sts12 to sts16 and sick_r")
     trained = read_json(run / RESULTS)
     if trained["recipe"].get("teacher") not in (parent, base_model):
         raise ValueError(f"{run / RESULTS}: recipe.teacher is {trained['recipe'].get('teacher')}, expected {parent}")
     cut = read_json(Path(trained["shape"]) / RECORD)
     others = sentence_transformers_files(parent)
+    if not others:
+        raise ValueError(f"{parent}: no {MODULES}; expected an encoder of sentence-transformers")
     own = {"shape": trained["shape"], "seed": trained["seed"], "output_dir": str(run)}
     train = words_of(own | trained["recipe"] | {"teacher": parent})
     publish = [str(run), "--name", name, "--parent", parent, "--base-model", base_model]

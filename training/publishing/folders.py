@@ -35,8 +35,11 @@ FAMILIES = {kind.model_type: kind for kind in CONFIG_CLASSES.values()}
 
 
 def published_folders(cards: Path) -> list[Path]:
-    """Every published folder, of whatever kind."""
-    return sorted(path.parent for path in cards.glob("*/config.json"))
+    """Every published folder, of whatever kind. Raises ValueError if there is none."""
+    folders = sorted(path.parent for path in cards.glob("*/config.json"))
+    if not folders:
+        raise ValueError(f"{cards}: no published folder; expected a clone of the project here")
+    return folders
 
 
 def results_in(file: Path) -> RunResults:

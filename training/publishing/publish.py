@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from modeling_leaner.files import read_object, sha256, whole_folder, write_bytes
+from modeling_leaner.files import naming, read_object, sha256, whole_folder, write_bytes
 from modeling_leaner.hub import RECORD
 from modeling_leaner.layers_leaner import WEIGHTS
 
@@ -43,7 +43,7 @@ def evidence_of(results: GridResults, shape: str) -> Evidence:
     check_unchanged(grid, results.rows.values())
     scored = score(reported_rows(results), shape)
     return Evidence(
-        grid=Path(grid.output_dir).resolve().relative_to(GRIDS.resolve()).as_posix(),
+        grid=results.name,
         **{name: getattr(grid, name) for name in ("baseline", "unsound_tuning", "data", "data_files", "hub")},
         metric=run.metric,
         higher_is_better=run.higher_is_better,
@@ -85,7 +85,8 @@ def results_of_cell(loaded: GridResults, shape: str, folder: Path, options: list
         parent = {**cut_parent(grid, shape), "untrained_metrics": untrained}
         command_shape = f"runs/{grid.publish[shape]}-cut"
     elif grid.start_from is not None:
-        command_shape = str(CARDS / load_grid(Path(grid.start_from) / "grid.yaml").publish[shape])
+        with naming(f"start_from: {grid.start_from} does not publish", (KeyError,)):
+            command_shape = str(CARDS / (load_grid(Path(grid.start_from) / "grid.yaml").publish or {})[shape])
 
     document = {
         **results.document(),
@@ -168,8 +169,10 @@ def publish_all(file: Path | None, data_files: Sequence[str], replace: bool, lic
             print(folder)
     else:
         grid = load_grid(file)
+        if not grid.publish or Path(grid.output_dir).resolve().parent != GRIDS.resolve():
+            raise ValueError(f"{file}: expected publish, shapes and names of folders, and output_dir: {GRIDS}/NAME")
         loaded = load_results(grid)
-        for shape, name in (grid.publish or {}).items():
+        for shape, name in grid.publish.items():
             is_new = replace or not (CARDS / name).exists()
             print(publish(loaded, shape, data_files, license) if is_new else renew(loaded, shape, license))
     print(write_index(CARDS))
