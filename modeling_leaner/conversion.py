@@ -52,25 +52,20 @@ class Relative:
     unread: str | None = None  # a tensor that transformers' model never reads, and that has the name of another here
 
 
-def same(*names: str) -> dict[str, str]:
-    """Fields that have the same name in both configurations."""
-    return {name: name for name in names}
-
-
-# Fields of every configuration, with the same name in both.
+# Fields with the same name in both configurations; `SHARED` are those of every configuration.
 SHARED = ("id2label", "label2id", "problem_type", "dtype", "bos_token_id", "eos_token_id", "pad_token_id")
-BLOCK = same("hidden_size", "num_hidden_layers", "num_attention_heads", "initializer_range")
-ENCODER = BLOCK | same(
-    "intermediate_size", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"
-)
-TEXT = same("vocab_size", "max_position_embeddings", "tie_word_embeddings")
+BLOCK = ("hidden_size", "num_hidden_layers", "num_attention_heads", "initializer_range")
+ENCODER = (*BLOCK, "intermediate_size", "hidden_act", "layer_norm_eps")
+ENCODER += ("hidden_dropout_prob", "attention_probs_dropout_prob")
+TEXT = ("vocab_size", "max_position_embeddings", "tie_word_embeddings")
+IMAGE = ("image_size", "patch_size", "num_channels", "qkv_bias", "pooler_output_size", "pooler_act")
 
 VIT = Relative(
     model_type="vit",
     config_class=LeanViTConfig,
     modeling=modeling_lean_vit,
     classes={"ViTModel": "LeanViTModel", "ViTForImageClassification": "LeanViTForImageClassification"},
-    fields=ENCODER | same("image_size", "patch_size", "num_channels", "qkv_bias", "pooler_output_size", "pooler_act"),
+    fields={name: name for name in (*ENCODER, *IMAGE)},
     only={"is_causal": False},
     names=[
         (r"^vit\.", "model."),
@@ -86,7 +81,7 @@ BERT = Relative(
     config_class=LeanBERTConfig,
     modeling=modeling_lean_bert,
     classes={f"Bert{head}": f"LeanBERT{head}" for head in ("Model", *LeanBERTConfig.task_heads)},
-    fields=ENCODER | TEXT | same("type_vocab_size", "classifier_dropout"),
+    fields={name: name for name in (*ENCODER, *TEXT, "type_vocab_size", "classifier_dropout")},
     only={
         "is_causal": False,
         "is_decoder": False,
@@ -127,9 +122,7 @@ GPT = Relative(
         "GPT2ForQuestionAnswering": "LeanGPTForQuestionAnswering",
     },
     fields={
-        **BLOCK,
-        **TEXT,
-        "use_cache": "use_cache",
+        **{name: name for name in (*BLOCK, *TEXT, "use_cache")},
         "n_inner": "intermediate_size",
         "activation_function": "hidden_act",
         "resid_pdrop": "hidden_dropout_prob",

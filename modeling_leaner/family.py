@@ -31,8 +31,12 @@ from .modeling_lean_vit import LeanViTBackbone, LeanViTForImageClassification, L
 IMAGES, TEXT = "image", "token"  # what a family reads: the unit by which its costs are stated
 
 
-def _register(config_class: type, models: object) -> None:
-    """Registers one family, with transformers' tokenizer or image processor; what is saved carries its code."""
+# `register_for_auto_class`: what is saved carries its code.
+for config_class, models in (
+    (LeanViTConfig, modeling_lean_vit),
+    (LeanBERTConfig, modeling_lean_bert),
+    (LeanGPTConfig, modeling_lean_gpt),
+):
     for auto_name, target in config_class.auto_classes().items():
         auto_class = getattr(transformers, auto_name)
         if auto_name == "AutoConfig":
@@ -42,17 +46,12 @@ def _register(config_class: type, models: object) -> None:
             model_class = getattr(models, target.split(".")[-1])
             auto_class.register(config_class, model_class, exist_ok=True)
             model_class.register_for_auto_class(auto_name)
-    if config_class is not LeanViTConfig:
-        transformers.AutoTokenizer.register(config_class, transformers.TokenizersBackend, exist_ok=True)
-        return
-    processors = {"pil": transformers.ViTImageProcessorPil}
-    if is_torchvision_available():
-        processors["torchvision"] = transformers.ViTImageProcessor
-    AutoImageProcessor.register(config_class, image_processor_classes=processors, exist_ok=True)
 
-
-_register(LeanViTConfig, modeling_lean_vit)
-_register(LeanBERTConfig, modeling_lean_bert)
-_register(LeanGPTConfig, modeling_lean_gpt)
+for config_class in (LeanBERTConfig, LeanGPTConfig):
+    transformers.AutoTokenizer.register(config_class, transformers.TokenizersBackend, exist_ok=True)
+processors = {"pil": transformers.ViTImageProcessorPil}
+if is_torchvision_available():
+    processors["torchvision"] = transformers.ViTImageProcessor
+AutoImageProcessor.register(LeanViTConfig, image_processor_classes=processors, exist_ok=True)
 
 __all__ = sorted(name for name in globals() if name.startswith("Lean"))

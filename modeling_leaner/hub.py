@@ -51,12 +51,6 @@ LOCAL_PATH = re.compile(
 hub_errors = functools.partial(naming, kinds=(OSError, ValueError, RuntimeError, HTTPError), reason=reason_of)
 
 
-def check_repository(name: str) -> None:
-    """Raise ValueError unless the name is OWNER/NAME."""
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise ValueError(f"{name!r} is no name of a repository; expected OWNER/NAME")
-
-
 def local_folder(source: str) -> Path:
     """A folder as it is; the files of a Hub id, downloaded, or what the cache has if the Hub does not answer."""
     if Path(source).is_dir():

@@ -5,14 +5,12 @@ Shapes: N tokens of a row without padding, D hidden_size, H heads, d head_dim.
 """
 
 import copy
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from math import inf, isfinite, log
-from statistics import mean, median
+from dataclasses import dataclass
+from math import inf, log
+from statistics import mean
 
 import torch
-from rich.table import Table
 from torch import nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
@@ -216,51 +214,3 @@ def attend(attention: nn.Module, states: torch.Tensor) -> tuple[torch.Tensor, to
         scores = scores.masked_fill(later, -inf)
     weights = scores.softmax(dim=-1)
     return weights, (weights @ value).transpose(0, 1)
-
-
-# What is printed
-
-
-def document_of(model: str, data: str, seconds: float, reports: Sequence[LayerReport]) -> dict[str, object]:
-    """One JSON document, in which None stands for infinity and for what is not defined."""
-    layers = json.loads(json.dumps(list(map(asdict, reports))), parse_constant=lambda name: None)
-    for layer in layers:
-        del layer["tokens"]
-    return {"model": model, "data": data, "tokens": reports[0].tokens, "seconds": seconds, "layers": layers}
-
-
-def layer_tables(reports: Sequence[LayerReport]) -> list[Table]:
-    """κ of the matrices of each layer, and what its heads do."""
-    matrices = Table("layer", "heads", "head outputs (rows)", "W_Q W_Kᵀ (heads)", "W_V", "W_O", box=None)
-    heads = Table("layer", "entropy, nats", "of the most", "similarity to another", "change without one", box=None)
-    matrices.title, heads.title = "condition number κ: median (least to most)", "heads: median (least to most)"
-    for report in reports:
-        spectra = (report.head_outputs, report.query_key, [report.value], [report.output])
-        matrices.add_row(str(report.layer), f"{report.heads}×{report.head_dim}", *map(conditions, spectra))
-        pairs = [value for head, row in enumerate(report.similarity) for value in row[:head]]
-        measured = (report.entropy, report.entropy_share, pairs, report.removal)
-        heads.add_row(str(report.layer), *(extent(values, "{:.2f}") for values in measured))
-    for table in (matrices, heads):
-        table.title_justify = "left"
-        for column in table.columns:
-            column.justify = "right"
-    return [matrices, heads]
-
-
-def conditions(spectra: Sequence[Spectrum]) -> str:
-    """κ of matrices, or, of those that have lost rank, the lowest rank."""
-    deficient = [spectrum for spectrum in spectra if not spectrum.has_full_rank]
-    if not deficient:
-        return extent([spectrum.condition_number for spectrum in spectra], "{:.4g}")
-    lowest = min(deficient, key=lambda spectrum: spectrum.rank)
-    several = f" ({len(deficient)} of {len(spectra)})" if len(spectra) > 1 else ""
-    return f"rank {lowest.rank} of {lowest.size}{several}"
-
-
-def extent(values: Sequence[float], form: str) -> str:
-    """The median and, of several, in parentheses the least and the most; those that are not defined are left out."""
-    defined = [value for value in values if isfinite(value)]
-    if not defined:
-        return "–"
-    spread = f" ({form.format(min(defined))} to {form.format(max(defined))})" if len(defined) > 1 else ""
-    return form.format(median(defined)) + spread

@@ -4,7 +4,6 @@ import ctypes
 import os
 import signal
 import sys
-from functools import partial
 from types import FrameType
 
 
@@ -35,14 +34,6 @@ def interrupt(_: int, frame: FrameType | None) -> None:
     handler = signal.getsignal(signal.SIGINT)
     pressed = handler if callable(handler) else signal.default_int_handler
     pressed(signal.SIGINT, frame)
-
-
-def end_as_interrupted() -> None:
-    """From here on SIGTERM is as Ctrl-C to this process; a process that it forks ends at once."""
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, interrupt)
-        if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-            os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
 
 
 def keep_freed_memory() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from command import leaner, refused
+from command import invoked, leaner, refused
 from hub_server import TOKEN, LocalHub, Trouble, reached
 from huggingface_hub import ModelCard
 from modeling_leaner.training import train
@@ -180,8 +180,9 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
         folder = shutil.copytree(SMALLEST, tmp_path / re.sub(r"\W", "", said))
         change(folder)
         refused(f"^leaner push: {re.escape(str(folder))}.*{said}", "push", folder, "someone/model")
-    for name in ("model", "some one/model", "someone/model/deep"):
+    for name in ("some one/model", "someone/model/deep"):
         refused("expected OWNER/NAME", "push", SMALLEST, name)
+    assert "expected FOLDER OWNER/NAME" in invoked("push", SMALLEST, "model").stderr
     assert here.requests == []
 
 

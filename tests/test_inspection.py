@@ -25,7 +25,6 @@ from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import convert
 from modeling_leaner.inspection import (
     attend,
-    document_of,
     head_condition_numbers,
     head_similarity,
     inspect_layers,
@@ -200,18 +199,6 @@ class TestLayers:
             inspect_layers(model, rows_of(token_rows()), layers=[0, 2])
         assert model.training
 
-    def test_heads_that_say_nothing(self):
-        """Null in JSON: a head that is the same for every token, and matrices of lost rank."""
-        model = bert(per_layer_config={0: {"num_attention_heads": 1}})
-        with torch.no_grad():
-            model.layers[1].self_attn.v_proj.weight[:4] = 0
-        reports = inspect_layers(model, rows_of(token_rows()))
-        document = json.loads(json.dumps(document_of("m", "d", 0.1, reports), allow_nan=False))
-        second = document["layers"][1]
-        assert second["similarity"][0][1] is None and second["similarity"][1][2] is not None
-        value = second["value"]
-        assert value["condition_number"] is None and (value["rank"], value["size"]) == (12, 16)
-
 
 @pytest.fixture
 def leaner(tmp_path, monkeypatch):
@@ -251,6 +238,18 @@ class TestCommand:
         result = leaner("vit", "--data", "pictures.parquet", "--layers", "1", "--json")
         (layer,) = json.loads(result.stdout)["layers"]
         assert layer["layer"] == 1 and layer["value"]["size"] == 16
+
+    def test_heads_that_say_nothing(self, leaner, theirs):
+        """Null in JSON: a head that is the same for every token, and a matrix of lost rank, which the table names."""
+        model = bert(per_layer_config={0: {"num_attention_heads": 1}}, vocab_size=300)
+        with torch.no_grad():
+            model.layers[1].self_attn.v_proj.weight[:4] = 0
+        model.save_pretrained("bert")
+        second = json.loads(leaner("bert", "--data", "texts.parquet", "--json").stdout)["layers"][1]
+        assert second["similarity"][0][1] is None and second["similarity"][1][2] is not None
+        value = second["value"]
+        assert value["condition_number"] is None and (value["rank"], value["size"]) == (12, 16)
+        assert "rank 12 of 16" in leaner("bert", "--data", "texts.parquet").stdout
 
     @pytest.mark.parametrize(
         "words, message",

@@ -218,7 +218,7 @@ class TestBadInput:
         [
             ("--params 30M", "give --like SHAPE, or a family and one size, such as --family gpt"),
             ("--params 30M --family bert --like gpt/base", "give --like SHAPE, or a family and one size"),
-            ("--family gpt", "nothing to plan for: give --params"),
+            ("--family gpt", "give --like SHAPE, or a family and one size"),
             ("--family gpt --params 30M --flops 1G", "give --like SHAPE, or a family and one size"),
             ("--family gpt --params 30Q", "--params 30Q: expected a number above 0, up to 1e.18, as 30M"),
             ("--like gpt/huge", "gpt/huge: unknown shape .*; did you mean gpt/base."),

@@ -119,7 +119,7 @@ class TestExact:
             operations.keep_layers(model, range(config.num_hidden_layers)),
             operations.keep_neurons(model, neurons),
         ]
-        if not operations.is_grouped(model):
+        if config.key_value_heads_per_layer == config.heads_per_layer:
             kept.append(operations.keep_heads(model, all_heads(model)))
         for same in kept:
             assert same.config == config

@@ -15,6 +15,7 @@ from typer import Argument, Option
 
 from .. import __version__
 from ..terminal import plain_console
+from ..training.reading import FORMATS, is_there
 from .command import (
     RESEARCH,
     Command,
@@ -23,7 +24,6 @@ from .command import (
     License,
     NewFolder,
     Trained,
-    existing,
     layer_numbers,
     named,
     new_path,
@@ -132,8 +132,7 @@ def slim(
     source: Trained,
     output: NewFolder,
     data: Annotated[
-        list[str],
-        Option(metavar="PATH ...", help="Files, a folder or a dataset like the model's inputs.", callback=existing),
+        list[str], Option(metavar="PATH ...", help="Files, a folder or a dataset like the model's inputs.")
     ],
     speedup: Annotated[
         float | None, Option(min=1.05, help="Speed on this machine over the original's, such as 2.")
@@ -164,6 +163,9 @@ def slim(
 
     Example: leaner slim sentence-transformers/all-MiniLM-L6-v2 fast --speedup 2 --data texts.csv
     """
+    for path in data:
+        if Path(path).suffix.lower() in FORMATS and not is_there(path):  # any other name may be a dataset
+            raise ValueError(f"{path}: no such file or folder")
     if vocab_size is None:
         require_slimmable(source, speedup)
     of_layers = [each for each in (speedup, layers, keep_layers) if each is not None]

@@ -20,7 +20,7 @@ from ..files import naming, read_object
 from ..names import require_model_type, require_source
 from ..process import INTERRUPTED, leave_at_once, leave_in_order
 from ..terminal import plain_console, quiet_libraries, visible
-from ..training.reading import FORMATS, is_there, split_options
+from ..training.reading import split_options
 
 
 RESEARCH = "Research"  # second panel of the help
@@ -120,14 +120,6 @@ def new_path(path: Path | None) -> Path | None:
     if path is not None and (path.exists() or path.is_symlink()):
         raise ValueError(f"{path} exists already; choose another name, or delete it")
     return path
-
-
-def existing(paths: list[str]) -> list[str]:
-    """Files that exist; any other name may be a folder or a dataset."""
-    for path in paths:
-        if Path(path).suffix.lower() in FORMATS and not is_there(path):
-            raise ValueError(f"{path}: no such file or folder")
-    return paths
 
 
 def named(model: str | None) -> str | None:

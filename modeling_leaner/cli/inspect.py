@@ -6,14 +6,19 @@ as data are read without labels, texts without a recipe from a column.
 
 import json
 import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import isfinite
+from statistics import median
 from time import perf_counter
 
+from rich.table import Table
 from transformers import PreTrainedModel
 
 from ..conversion import load_lean
 from ..family import IMAGES
 from ..hub import load_processors, local_folder
-from ..inspection import Row, document_of, inspect_layers, layer_tables, rows_of
+from ..inspection import Row, Spectrum, inspect_layers, rows_of
 from ..shapes import modality_of
 from ..slimming.measures import make_batches
 from ..terminal import plain_console
@@ -36,15 +41,30 @@ def run(
     origin, inputs = read_inputs(source, model, data or [], column, rows)
     start = perf_counter()
     reports = inspect_layers(model, inputs, layers)
-    document = document_of(source, origin, perf_counter() - start, reports)
-    if as_json:
+    seconds, tokens = perf_counter() - start, reports[0].tokens
+    if as_json:  # None stands for infinity and for what is not defined
+        found = json.loads(json.dumps(list(map(asdict, reports))), parse_constant=lambda name: None)
+        for layer in found:
+            del layer["tokens"]
+        document = {"model": source, "data": origin, "tokens": tokens, "seconds": seconds, "layers": found}
         print(json.dumps(document, indent=1, allow_nan=False))
         return
-    tokens = document["tokens"]
-    extent = f"{min(tokens)} to {max(tokens)} tokens" if max(tokens) > min(tokens) else f"{min(tokens)} tokens each"
-    print(f"{source} on {origin}: {len(tokens)} rows of {extent}, {document['seconds']:.1f} s")
+    lengths = f"{min(tokens)} to {max(tokens)} tokens" if max(tokens) > min(tokens) else f"{min(tokens)} tokens each"
+    print(f"{source} on {origin}: {len(tokens)} rows of {lengths}, {seconds:.1f} s")
+    matrices = Table("layer", "heads", "head outputs (rows)", "W_Q W_Kᵀ (heads)", "W_V", "W_O", box=None)
+    heads = Table("layer", "entropy, nats", "of the most", "similarity to another", "change without one", box=None)
+    matrices.title, heads.title = "condition number κ: median (least to most)", "heads: median (least to most)"
+    for report in reports:
+        spectra = (report.head_outputs, report.query_key, [report.value], [report.output])
+        matrices.add_row(str(report.layer), f"{report.heads}×{report.head_dim}", *map(conditions, spectra))
+        pairs = [value for head, row in enumerate(report.similarity) for value in row[:head]]
+        measured = (report.entropy, report.entropy_share, pairs, report.removal)
+        heads.add_row(str(report.layer), *(extent(values, "{:.2f}") for values in measured))
     console = plain_console(width=112)
-    for table in layer_tables(reports):
+    for table in (matrices, heads):
+        table.title_justify = "left"
+        for column in table.columns:
+            column.justify = "right"
         console.print(table)
     print(f"\nNext: leaner slim {source} OUT --total-heads N --data PATH removes the least important heads")
 
@@ -73,3 +93,22 @@ def read_inputs(
     contents = [decoded_image(value, f"{origin}: {column}") for value in rows[:count][column]]
     batches = make_batches(model, processors[0], contents, LENGTH)
     return origin, [row for batch in batches for row in rows_of(batch)]
+
+
+def conditions(spectra: Sequence[Spectrum]) -> str:
+    """κ of matrices, or, of those that have lost rank, the lowest rank."""
+    deficient = [spectrum for spectrum in spectra if not spectrum.has_full_rank]
+    if not deficient:
+        return extent([spectrum.condition_number for spectrum in spectra], "{:.4g}")
+    lowest = min(deficient, key=lambda spectrum: spectrum.rank)
+    several = f" ({len(deficient)} of {len(spectra)})" if len(spectra) > 1 else ""
+    return f"rank {lowest.rank} of {lowest.size}{several}"
+
+
+def extent(values: Sequence[float], form: str) -> str:
+    """The median and, of several, in parentheses the least and the most; those that are not defined are left out."""
+    defined = [value for value in values if isfinite(value)]
+    if not defined:
+        return "–"
+    spread = f" ({form.format(min(defined))} to {form.format(max(defined))})" if len(defined) > 1 else ""
+    return form.format(median(defined)) + spread

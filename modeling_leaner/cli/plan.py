@@ -13,7 +13,7 @@ from ..files import write_json
 from ..names import baseline_of, shape_names
 from ..planning.advice import REFUTATION, SOURCES
 from ..planning.costs import BATCH, human, parse_count, training_flops
-from ..planning.solver import Candidate, cost_of, fields_of, plan, spread, with_inputs
+from ..planning.solver import SOLVED, Candidate, cost_of, fields_of, plan, with_inputs
 from ..shapes import family_of, heads_of, load_config, load_shape, modality_of
 from ..terminal import plain_console
 
@@ -95,15 +95,17 @@ def run(
     **dials: int | None,
 ) -> None:
     """Solves, writes and prints. Raises ValueError that names the option, or the nearest shape."""
-    if (like is None) == (family is None) or params is not None and flops is not None:
+    fixed = {name: value for name, value in dials.items() if value is not None}
+    has_size = params is not None or flops is not None or all(name in fixed for name in SOLVED)
+    if (like is None) == (family is None) or None not in (params, flops) or not (like or has_size):
         raise ValueError("give --like SHAPE, or a family and one size, such as --family gpt --params 30M")
     base = load_config(like or f"{family}/base")
     base = with_inputs(base, length, vocab_size)
     start = base if like else None
     sizes = [text and parse_count(flag, text) for flag, text in (("--params", params), ("--flops", flops))]
-    fixed = {name: value for name, value in dials.items() if value is not None}
     fitting = plan(family_of(base), *sizes, length, start, base, **fixed)
-    candidates = fitting if as_json else spread(fitting, ROWS)
+    step = max(1, (len(fitting) - 1) / (ROWS - 1))  # evenly spread, the first and the last among them
+    candidates = fitting if as_json else [fitting[round(index * step)] for index in range(min(ROWS, len(fitting)))]
     start = start and cost_of(start, length)
     best = recommended(candidates)
     row = best[0] if best else 0

@@ -269,10 +269,8 @@ def publish(
         context.fail("a run needs --name and --parent, and a parent that is a folder --base-model, for the card")
     base_model = base_model or parent
     with slow_imports():
-        from ..hub import check_repository
         from ..training.publishing.encoders import publish_encoder
         from ..training.publishing.index import write_index
-    check_repository(base_model)
     folder = publish_encoder(source, name, parent, base_model, data_files or [], license, texts, replace)
     typer.echo(f"{folder}\n{write_index(Path('model_cards'))}")
     typer.echo(f"Next: leaner verify {folder}, then leaner push {folder} OWNER/{name}")
@@ -315,7 +313,7 @@ def push(
 
     Example: leaner push runs/digits OWNER/my-digits --dry-run
     """
-    if every is None and repository is None:
+    if every is None and "/" not in (repository or ""):  # the Hub itself takes a name without owner
         context.fail("expected FOLDER OWNER/NAME, or --all OWNER")
     if every is not None and folder is not None:
         context.fail("--all OWNER sends every folder of model_cards/ and takes no FOLDER")

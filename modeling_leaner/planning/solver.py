@@ -301,12 +301,6 @@ def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goa
     raise ValueError(problem)
 
 
-def spread(shapes: list[Candidate], rows: int) -> list[Candidate]:
-    """At most `rows` of the shapes, evenly spread, the first and the last among them."""
-    step = max(1, (len(shapes) - 1) / (rows - 1))
-    return [shapes[round(index * step)] for index in range(min(rows, len(shapes)))]
-
-
 def plan(
     family: str,
     params: float | None = None,
@@ -317,6 +311,8 @@ def plan(
     **dials: int,
 ) -> list[Candidate]:
     """Shapes of a size or equal to `start`, by depth, then head size; not ranked, for the sources disagree.
+
+    One of `params`, `flops`, `start` and all dials is needed.
 
     Args:
         params: all parameters, with the pretraining head; reached within 1 %, from below.
@@ -345,11 +341,9 @@ def plan(
         goal = Goal("--params", params, lambda config: config.count_parameters().total)
     elif flops is not None:
         goal = Goal("--flops", flops, lambda config: flops_per_unit(config, length))
-    elif start is not None:
+    else:
         total = start.count_parameters().total
         goal = Goal("the parameters of --like,", total, lambda config: config.count_parameters().total, TOLERANCE)
-    else:
-        raise ValueError("nothing to plan for: give --params, --flops or --like SHAPE")
     unique = {describe(config): config for config in fitting_shapes(base, start, dials, goal)}
     if start is not None and len(unique) > 1:
         unique.pop(describe(start), None)

@@ -128,7 +128,8 @@ def _rebuilt(
     fewer = {index: {"num_attention_heads": count} for index, count in enumerate(heads) if count != most}
     if fewer:
         document["per_layer_config"] = fewer
-    if "num_key_value_heads" in document and not is_grouped(model):
+    is_grouped = model.config.key_value_heads_per_layer != model.config.heads_per_layer
+    if "num_key_value_heads" in document and not is_grouped:  # else all layers keep their key-value heads
         document["num_key_value_heads"] = most
 
     has_pooler = model.base_model is model and hasattr(model, "pooler")
@@ -148,12 +149,6 @@ def _rebuilt(
     if model.can_generate():
         slim.generation_config = copy.deepcopy(model.generation_config)
     return slim.train(model.training)
-
-
-def is_grouped(model: LeanPreTrainedModel) -> bool:
-    """Whether query heads share keys and values in some layer: then all layers keep their key-value heads."""
-    config = model.config
-    return any(keys < queries for keys, queries in zip(config.key_value_heads_per_layer, config.heads_per_layer))
 
 
 def _keep_columns(tensors: Tensors, linear: str, kept: torch.Tensor, means: torch.Tensor | None) -> None:

@@ -81,10 +81,18 @@ def slim(
         if model.config.heads_per_layer != heads:
             cuts.append(Cut("heads", heads, model.config.heads_per_layer, held_out.change(model)))
 
-        neurons = model.config.intermediate_size
-        if target.intermediate_size not in (None, neurons):
-            model = _with_neurons(model, target.intermediate_size, choosing)
-            cuts.append(Cut("intermediate_size", neurons, target.intermediate_size, held_out.change(model)))
+        neurons, wanted = model.config.intermediate_size, target.intermediate_size
+        if wanted is not None and wanted > neurons:
+            model = operations.add_neurons(model, wanted - neurons)
+        elif wanted is not None and wanted < neurons:  # those that add the least variance go, as zero or as their mean
+            means, variances = measures.input_moments(model, choosing, "mlp.fc2")
+            kept = []
+            for layer, variance in zip(model.base_model.layers, variances):
+                added = variance * layer.mlp.fc2.weight.detach().double().square().sum(dim=0)
+                kept.append(sorted(added.topk(wanted).indices.tolist()))
+            model = min((operations.keep_neurons(model, kept, each) for each in (None, means)), key=choosing.change)
+        if model.config.intermediate_size != neurons:
+            cuts.append(Cut("intermediate_size", neurons, wanted, held_out.change(model)))
     return Slimmed(model.train(training), cuts)
 
 
@@ -94,8 +102,9 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     for one, other in (("layers", "keep"), ("heads", "total_heads")):
         if None not in (getattr(target, one), getattr(target, other)):
             raise ValueError(f"{one} and {other}: give one of them")
+    is_grouped = config.key_value_heads_per_layer != config.heads_per_layer  # some heads share keys and values
     if hasattr(config, "num_key_value_heads") and (
-        target.total_heads is not None or target.heads is not None and operations.is_grouped(model)
+        target.total_heads is not None or target.heads is not None and is_grouped
     ):
         reason = f"{type(config).__name__} has one number of key-value heads"
         raise ValueError(f"{reason}: give heads, not total_heads, and only where none share keys and values")
@@ -144,15 +153,3 @@ def _with_heads(model: LeanPreTrainedModel, target: Target, choosing: Reference)
             kept[index].append(head)
     kept = [sorted(of_layer) for of_layer in kept]
     return min((operations.keep_heads(model, kept, each) for each in (None, means)), key=choosing.change)
-
-
-def _with_neurons(model: LeanPreTrainedModel, wanted: int, choosing: Reference) -> LeanPreTrainedModel:
-    """Without those neurons of every MLP that add the least variance, as zero or as their mean; or with more."""
-    if wanted > model.config.intermediate_size:
-        return operations.add_neurons(model, wanted - model.config.intermediate_size)
-    means, variances = measures.input_moments(model, choosing, "mlp.fc2")
-    kept = []
-    for layer, variance in zip(model.base_model.layers, variances):
-        added = variance * layer.mlp.fc2.weight.detach().double().square().sum(dim=0)
-        kept.append(sorted(added.topk(wanted).indices.tolist()))
-    return min((operations.keep_neurons(model, kept, each) for each in (None, means)), key=choosing.change)

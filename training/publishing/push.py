@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from modeling_leaner.files import read_object
-from modeling_leaner.hub import check_repository, commit, contents, deleted, load_processors, remote_of
+from modeling_leaner.hub import commit, contents, deleted, load_processors, remote_of
 from modeling_leaner.layers_leaner import find_weights
 
 from .folders import README, check_folder
@@ -47,7 +47,6 @@ def push(folder: Path, repository: str, dry_run: bool = False, private: bool | N
     `checked_contents`, or if the Hub does not take it; the repository is as it was. A repository that is made now is
     `private` or not, or as the account's settings say.
     """
-    check_repository(repository)
     files = checked_contents(folder, repository)
     remote = remote_of(repository)
     if private and remote is not None and not remote.private:
