@@ -216,8 +216,7 @@ def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
 def convert(model: PreTrainedModel) -> PreTrainedModel:
     """The exact relative of a model, with its weights: of ViT, BERT and GPT-2 ours, of ours theirs.
 
-    Raises ConversionError, naming the option, or KeyError, naming the class, where there is none, and ValueError for
-    another family.
+    Raises ConversionError, naming the option or class, where there is none, and ValueError for another family.
     """
     relative = relative_of(model.config.model_type)
     becomes_lean = model.config.model_type == relative.model_type
@@ -226,9 +225,11 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
     else:
         classes = {ours: theirs for theirs, ours in relative.classes.items()}
         modeling, config = transformers, from_lean_config(model.config)
-    target_class = getattr(modeling, classes[type(model).__name__])
+    name = type(model).__name__
+    if name not in classes:
+        raise ConversionError(f"{name} is not supported, expected one of {', '.join(sorted(classes))}")
     options = {"add_pooling_layer": model.pooler is not None} if hasattr(model, "pooler") else {}
-    target = target_class(config, **options).to(model.device, model.dtype)
+    target = getattr(modeling, classes[name])(config, **options).to(model.device, model.dtype)
 
     state, tensors = model.state_dict(), {}
     for theirs in state if becomes_lean else target.state_dict():
@@ -338,8 +339,10 @@ def _class_in(source: str) -> type[PreTrainedModel]:
     """The class that config.json names. Raises an error for one without relative, before anything is built."""
     folder = find_folder(source)
     config_file = folder / "config.json" if folder else Path(hf_hub_download(source, "config.json"))
-    model_type = read_object(config_file).get("model_type")
-    relative = relative_of(model_type)  # before transformers would ask whether to run its code
+    document = read_object(config_file)
+    relative = relative_of(document.get("model_type"))  # before transformers would ask whether to run its code
+    if document.get("quantization_config"):
+        raise ConversionError("quantization_config: quantised weights cannot be converted exactly")
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     modeling, expected = relative.modeling, sorted(relative.classes.values())
     if config.model_type == relative.model_type:

@@ -294,6 +294,8 @@ def export(source: str, output: Path, int8: bool = True) -> list[dict[str, objec
     if missing:
         raise ValueError(f"onnx: needs packages that are not installed: pip install {' '.join(missing)}")
     model = load_lean(source).float()
+    if type(model).__name__.endswith("ForMultipleChoice"):
+        raise ValueError(f"{source}: models for multiple choice are not exported")
     exportable = ExportableModel(model)
     processors = load_processors(source, getattr(model.config, "vocab_size", None))
     with whole_folder(output) as folder:

@@ -54,4 +54,22 @@ if is_torchvision_available():
     processors["torchvision"] = transformers.ViTImageProcessor
 AutoImageProcessor.register(LeanViTConfig, image_processor_classes=processors, exist_ok=True)
 
-__all__ = sorted(name for name in globals() if name.startswith("Lean"))
+__all__ = [
+    "LeanBERTConfig",
+    "LeanBERTForMaskedLM",
+    "LeanBERTForMultipleChoice",
+    "LeanBERTForQuestionAnswering",
+    "LeanBERTForSequenceClassification",
+    "LeanBERTForTokenClassification",
+    "LeanBERTModel",
+    "LeanGPTConfig",
+    "LeanGPTForCausalLM",
+    "LeanGPTForQuestionAnswering",
+    "LeanGPTForSequenceClassification",
+    "LeanGPTForTokenClassification",
+    "LeanGPTModel",
+    "LeanViTBackbone",
+    "LeanViTConfig",
+    "LeanViTForImageClassification",
+    "LeanViTModel",
+]

@@ -193,7 +193,6 @@ def commit(
         api.create_repo(repository, private=private, exist_ok=True)
         if revision is not None:
             api.create_branch(repository, branch=revision, exist_ok=True)
-        expected = remote and remote.sha
         return api.create_commit(
-            repository, operations, commit_message=message, parent_commit=expected, revision=revision
+            repository, operations, commit_message=message, parent_commit=remote and remote.sha, revision=revision
         )

@@ -1,7 +1,7 @@
 """Running a model: in evaluation mode, without unpadding, timed in turns; images with the channels that it reads."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
@@ -39,25 +39,24 @@ def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
             model.config.unpad_inputs = True
 
 
+class AtFirstBlock(Exception):
+    """A forward pass has come to block 0: the rest of it is not needed."""
+
+
 def block_inputs(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, tuple, dict]:
     """What block 0 reads of a batch: states (B, T, D), and what all blocks get beside them, without a cache.
 
-    By the model itself, for the families embed and mask each in their own way; the blocks are not run.
+    By the model itself, for the families embed and mask each in their own way.
     """
     read = []
 
-    def record(states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
-        read.append((states, args, kwargs | {"past_key_values": None}))
-        return states
+    def stop(block: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        read.append((args[0], args[1:], kwargs | {"past_key_values": None}))
+        raise AtFirstBlock
 
-    for block in model.base_model.layers:
-        block.forward = record
-    try:
-        with without_unpadding(model):
-            model.base_model(**batch)
-    finally:
-        for block in model.base_model.layers:
-            del block.forward
+    hook = model.base_model.layers[0].register_forward_pre_hook(stop, with_kwargs=True)
+    with hook, without_unpadding(model), suppress(AtFirstBlock):
+        model.base_model(**batch)
     return read[0]
 
 

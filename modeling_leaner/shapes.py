@@ -18,6 +18,7 @@ CONFIG_CLASSES: dict[str, type[LeanConfig]] = {"vit": LeanViTConfig, "bert": Lea
 
 def load_shape(name: str, **overrides) -> LeanConfig:
     """The configuration of a named shape; `overrides` replace fields before it is validated."""
+    require_source(name, or_shape=True)
     values = read_json(SHAPES / f"{name}.json") | overrides
     values.pop("model_type")
     return CONFIG_CLASSES[name.split("/")[0]](**values)

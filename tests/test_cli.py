@@ -45,6 +45,11 @@ sys.modules["modeling_leaner"] = package = types.ModuleType("modeling_leaner")
 package.__path__ = [{str(Path(modeling_leaner.__file__).parent)!r}]
 """  # the package without what it imports
 GRID = "{recipe: digits, shapes: [vit/nano], baseline: vit/nano, seeds: [1], learning_rates: [1e-3]}"
+CONFIGS = {  # of folders that `leaner slim` refuses
+    "roberta": {"model_type": "roberta"},
+    "answers": {"model_type": "bert", "architectures": ["BertForQuestionAnswering"]},
+    "sixth": {"model_type": "bert", "architectures": ["BertModel"], "num_hidden_layers": 6},
+}
 SCRIPT = Path(sysconfig.get_path("scripts")) / "leaner"
 SEES = """
 import atexit, os, sys
@@ -107,6 +112,10 @@ class TestStart:
             ),
             ("slim there out --data there --speedup 1", 2, "leaner slim: Invalid value for '--speedup': "),
             ("slim there out --data there", 1, "leaner slim: expected one of --speedup, --layers and --keep-layers"),
+            ("slim there out --data x.csv --speedup 2", 1, "leaner slim: x.csv: no such file or folder"),
+            ("slim roberta out --data . --speedup 2", 1, "leaner slim: roberta: model_type 'roberta' is not"),
+            ("slim answers out --data . --speedup 2", 1, "leaner slim: answers: BertForQuestionAnswering cannot"),
+            ("slim sixth out --data . --speedup 8", 1, "leaner slim: --speedup 8: out of reach of 6 layers"),
             ("plan --family grt", 2, "leaner plan: Invalid value for '--family': 'grt' is not one of 'vit', "),
         ],
     )
@@ -114,6 +123,9 @@ class TestStart:
         (tmp_path / "misspelt.yaml").write_text(GRID.replace("seeds", "seed"))
         (tmp_path / "notes.md").write_text("# Notes: of mine\n\ta: b: c")
         (tmp_path / "there").mkdir()
+        for name, fields in CONFIGS.items():
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "config.json").write_text(json.dumps(fields))
         returned, output, imported = watched(*words.split())
         assert returned == status, output
         assert imported == [], output

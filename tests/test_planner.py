@@ -216,10 +216,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            ("--params 30M", "give --like SHAPE, or a family and one size, such as --family gpt"),
-            ("--params 30M --family bert --like gpt/base", "give --like SHAPE, or a family and one size"),
-            ("--family gpt", "give --like SHAPE, or a family and one size"),
-            ("--family gpt --params 30M --flops 1G", "give --like SHAPE, or a family and one size"),
+            ("--params 30M", "expected --like SHAPE, or --family and one of"),
+            ("--params 30M --family bert --like gpt/base", "expected --like SHAPE, or --family and one of"),
+            ("--family gpt", "expected --like SHAPE, or --family and one of"),
+            ("--family gpt --params 30M --flops 1G", "expected --like SHAPE, or --family and one of"),
             ("--family gpt --params 30Q", "--params 30Q: expected a number above 0, up to 1e.18, as 30M"),
             ("--like gpt/huge", "gpt/huge: unknown shape .*; did you mean gpt/base."),
             ("--like vit/base --length 8", "--length and --vocab-size are of texts"),

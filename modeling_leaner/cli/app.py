@@ -168,10 +168,10 @@ def slim(
             raise ValueError(f"{path}: no such file or folder")
     if vocab_size is None:
         require_slimmable(source, speedup)
-    of_layers = [each for each in (speedup, layers, keep_layers) if each is not None]
-    if vocab_size is None and (len(of_layers) > 1 or not (of_layers or heads or total_heads or intermediate_size)):
-        others = "--heads, --total-heads, --intermediate-size, --vocab-size"
-        raise ValueError(f"expected one of --speedup, --layers and --keep-layers, or {others}")
+        of_layers = [each for each in (speedup, layers, keep_layers) if each is not None]
+        if len(of_layers) > 1 or not of_layers and (heads, total_heads, intermediate_size) == (None, None, None):
+            others = "--heads, --total-heads, --intermediate-size, --vocab-size"
+            raise ValueError(f"expected one of --speedup, --layers and --keep-layers, or {others}")
     with slow_imports():
         from ..training.slim import Settings, run
     settings = Settings(**context.params)

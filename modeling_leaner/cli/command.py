@@ -91,7 +91,7 @@ class CommandGroup(TyperGroup):
     """The commands of `leaner`. A command raises ValueError or OSError for what a user can put right.
 
     A KeyboardInterrupt may say how to go on.
-    The exit status is 1 for these, 2 for unknown commands and options and for values of a wrong type, 130 for Ctrl-C.
+    The exit status is 1 for these, 2 for unknown options of a command and values of a wrong type, 130 for Ctrl-C.
     """
 
     def invoke(self, context: typer.Context) -> Any:
@@ -136,14 +136,20 @@ def trained(models: str | list[str] | None) -> str | list[str] | None:
     return models
 
 
+def convertible(model: str) -> str:
+    """A model with weights, and if it is a folder one of BERT, ViT, GPT-2 or this family."""
+    require_source(model)
+    config = Path(model, "config.json")
+    if config.is_file():
+        with naming(model):
+            require_model_type(read_object(config).get("model_type"))
+    return model
+
+
 def require_slimmable(model: str, speedup: float | None) -> None:
     """Raises ValueError for what `leaner slim` cannot do with a folder, as far as its config.json alone decides."""
     config = Path(model, "config.json")
-    if not config.is_file():
-        return  # of the Hub
-    document = read_object(config)
-    with naming(model):
-        require_model_type(document.get("model_type"))
+    document = read_object(config) if config.is_file() else {}
     (architecture,) = (document.get("architectures") or [""])[:1]
     layers = document.get("num_hidden_layers", document.get("n_layer"))
     if architecture.endswith(("ForQuestionAnswering", "ForMultipleChoice")):
@@ -159,7 +165,7 @@ def layer_numbers(text: str) -> tuple[int, ...]:
 
 Trained = Annotated[
     str,
-    Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.", callback=trained),
+    Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.", callback=convertible),
 ]
 NewFolder = Annotated[Path, Argument(metavar="OUT", help="Folder to write; it must not exist.", callback=new_path)]
 Json = Annotated[bool, Option("--json", help="Print one JSON document.")]

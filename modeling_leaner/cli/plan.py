@@ -98,7 +98,9 @@ def run(
     fixed = {name: value for name, value in dials.items() if value is not None}
     has_size = params is not None or flops is not None or all(name in fixed for name in SOLVED)
     if (like is None) == (family is None) or None not in (params, flops) or not (like or has_size):
-        raise ValueError("give --like SHAPE, or a family and one size, such as --family gpt --params 30M")
+        raise ValueError(
+            "expected --like SHAPE, or --family and one of --params and --flops, as --family gpt --params 30M"
+        )
     base = load_config(like or f"{family}/base")
     base = with_inputs(base, length, vocab_size)
     start = base if like else None

@@ -21,10 +21,11 @@ def keep_tokens(
     A word whose token is gone is written with shorter ones. Embeddings of the tokens that stay are equal.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)  # an image processor has none
-    document = json.loads(backend.to_str()) if backend else {"model": {"type": type(tokenizer).__name__, "vocab": {}}}
-    kind, vocabulary = document["model"]["type"], document["model"]["vocab"]
+    document = json.loads(backend.to_str()) if backend else {"model": {"type": type(tokenizer).__name__}}
+    kind = document["model"]["type"]
     if kind != "WordPiece":
         raise ValueError(f"vocab_size: only WordPiece tokenizers can be cut, not {kind}")
+    vocabulary = document["model"]["vocab"]
     prefix = document["model"]["continuing_subword_prefix"]
     needed = {*tokenizer.all_special_ids, *(added["id"] for added in document["added_tokens"])}
     for token, index in vocabulary.items():
