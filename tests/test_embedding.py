@@ -9,7 +9,6 @@ from command import invoked, refused
 from datasets import Dataset
 from encoders import save_sentence_encoder
 from modeling_leaner.training import train
-from modeling_leaner.training.data.sources import sentences as sentences_of
 from modeling_leaner.training.tasks import distillation
 from training_data import documents, merged, read_lines, save_encoder
 from transformers import AutoModel, AutoTokenizer
@@ -64,7 +63,7 @@ def test_the_student_turns_to_the_teacher(folders):
     assert results["main_metric"] == "cosine" and results["architecture"] == "LeanBERTModel"
     losses = [line["loss"] for line in read_lines(folders / "run") if "loss" in line]
     assert losses[-1] < 0.5 * losses[0]
-    held_out = [part for text in sentences(10, 1)["text"] for part in sentences_of(text)]
+    held_out = documents(40, 1, words=7)["text"]  # the parts of `sentences(10, 1)`
     cosines = (pooled(folders / "run", held_out) * pooled(folders / "teacher", held_out)).sum(dim=1)
     assert results["metrics"]["eval_cosine"] == pytest.approx(cosines.mean().item(), abs=1e-4)
     assert results["metrics"]["eval_loss"] == pytest.approx(1 - cosines.mean().item(), abs=1e-3)

@@ -46,6 +46,8 @@ def make_results(task):
     if task == "embedding":  # without the pooling layer
         parameters -= load_shape(shape).hidden_size * (load_shape(shape).hidden_size + 1)
     recipe = {"task": task, "dataset": dataset, "learning_rate": 3e-4, "seed": 7, "max_grad_norm": 0.5}
+    if task == "embedding":
+        recipe["teacher"] = "owner/teacher"
     return {
         "task": task,
         "dataset": dataset,

@@ -240,10 +240,13 @@ def parse(
                 raise ValueError(f"{misplaced[0]}: belongs on the command line, not in a recipe")
 
     namespace = parser.parse_words([*words, *command_line, *words_of(fixed or {})])
-    for key in needed:
+    fixes = {
+        "shape": "such as --shape vit/nano (leaner shapes lists all)",
+        "teacher": "a folder or Hub id whose vectors are learned",
+    }
+    for key in (*needed, *(["teacher"] if namespace.task == "embedding" else [])):
         if getattr(namespace, key) is None:
-            fix = "such as --shape vit/nano (leaner shapes lists all)" if key == "shape" else "or name a recipe"
-            raise ValueError(f"missing --{key}, {fix}")
+            raise ValueError(f"missing --{key}, {fixes.get(key, 'or name a recipe')}")
     if namespace.output_dir is None:
         shape = str(namespace.shape).strip("/").replace("/", "-").removesuffix(".json").lstrip(".-")
         namespace.output_dir = os.path.join("runs", Path(recipe or "run").stem, f"{shape}-seed{namespace.seed}")

@@ -63,10 +63,10 @@ from modeling_leaner.slimming.slim import Cut, Slimmed, Target, check_target, sl
 from modeling_leaner.slimming.vocabulary import keep_tokens
 from modeling_leaner.terminal import plain_console
 
-from .data.sources import decoded_image, find_column, find_text_column, is_dataset, load_split, with_encoded_images
+from .data.sources import decoded_image, find_column, find_text_column, is_dataset, load_split
 from .records import RESULTS
 from .running.trainer import Interruption
-from .tasks.distillation import cosine_distance, divergence, states_distance
+from .tasks.distillation import divergence, states_distance
 
 
 CALIBRATION_ROWS = 256
@@ -127,21 +127,16 @@ class Kind:
             return self.pool(outputs["last_hidden_state"].float(), batch.get("attention_mask"))
         return outputs["logits"] if self.places is None else outputs["logits"][self.places(batch)]
 
-    def answers(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
-        """What is scored: embeddings, or the predicted classes or tokens, (rows)."""
-        rows = self.rows(outputs, batch)
-        return rows if self.pool else rows.argmax(dim=-1)
-
-
-def before_tokens(batch: Batch) -> torch.Tensor:
-    """The places that another token follows."""
-    mask = batch["attention_mask"].bool()
-    return mask & F.pad(mask[:, 1:], (0, 1))
-
 
 ENCODER = Kind("sentence encoder", "agreement with the original's similarities (Spearman)", pool=mean_over_tokens)
 MASKED = Kind("masked language model", "accuracy of masked tokens", lambda batch: batch["labels"] != -100, True)
-CAUSAL = Kind("causal language model", "accuracy of next tokens", before_tokens, True)
+CAUSAL = Kind(
+    "causal language model",
+    "accuracy of next tokens",
+    # the places that another token follows
+    lambda batch: (batch["attention_mask"] & F.pad(batch["attention_mask"][:, 1:], (0, 1))).bool(),
+    is_language_model=True,
+)
 KINDS = {
     "ForSequenceClassification": Kind("sequence classifier", "accuracy", takes_labels=True),
     "ForImageClassification": Kind("image classifier", "accuracy", takes_labels=True),
@@ -194,6 +189,8 @@ def rows_with_content(
     if model.main_input_name == "pixel_values":
         images = [name for name, kind in rows.features.items() if isinstance(kind, Image)]
         column = find_column(rows, column, "--column", images)
+        if column in images:
+            rows = rows.cast_column(column, Image(decode=False))  # as files hold them, for `decoded_image`
     else:
         column = find_text_column(rows, column, "--column")
     if by_line:
@@ -204,7 +201,7 @@ def rows_with_content(
             batched=True,
         )
     else:
-        rows = with_encoded_images(rows, column).filter(lambda row: row[column] not in (None, ""))
+        rows = rows.filter(lambda row: row[column] not in (None, ""))
     if len(rows) < least:
         hint = "" if by_line or not data[0].endswith(".txt") else " (blank lines part them)"
         raise ValueError(f"--data: {len(rows)} rows with content in {column}; expected at least {least}{hint}")
@@ -355,7 +352,10 @@ class Distiller(Trainer):
         with torch.no_grad():
             original = self.original(**given, output_hidden_states=True)
         own, wanted = kind.rows(outputs, inputs), kind.rows(original, inputs)
-        losses = [cosine_distance(own, wanted).mean() if kind.pool else divergence(wanted, own, TEMPERATURE)]
+        if kind.pool:
+            losses = [(1 - F.cosine_similarity(own, wanted, dim=-1)).mean()]
+        else:
+            losses = [divergence(wanted, own, TEMPERATURE)]
         states = original["hidden_states"], outputs["hidden_states"]
         losses.append(states_distance(*states, self.pair.kept, given.get("attention_mask")))
         if kind.takes_labels and "labels" in inputs:
@@ -459,9 +459,10 @@ def compare(pair: Pair) -> Comparison:
         for start in range(0, len(rows.held_out), 32)
     ]
     inputs = [{name: tensor for name, tensor in batch.items() if name != "labels"} for batch in batches]
-    answers = [
-        torch.cat([kind.answers(model(**given), batch) for given, batch in zip(inputs, batches)]) for model in models
-    ]
+    answers = []  # of each model: embeddings, or the predicted classes or tokens, (rows)
+    for model in models:
+        compared = (kind.rows(model(**given), batch) for given, batch in zip(inputs, batches))
+        answers.append(torch.cat([each if kind.pool else each.argmax(dim=-1) for each in compared]))
     places = [slice(None) if kind.places is None else kind.places(batch) for batch in batches]
     metric = kind.metric
     if kind.pool:  # cosines of neighbours at distances 1 to 8, each pair once

@@ -181,15 +181,8 @@ def content_sha256(rows: Rows, columns: list[str]) -> str | None:
     return digest.hexdigest()
 
 
-def with_encoded_images(rows: Rows, column: str) -> Rows:
-    """The rows with images as their files hold them, for `decoded_image`; as they are if the column has none."""
-    if rows.features is None or not isinstance(rows.features.get(column), datasets.Image):
-        return rows
-    return rows.cast_column(column, datasets.Image(decode=False))
-
-
 def decoded_image(value: object, where: str) -> object:
-    """The image of a row of `with_encoded_images`, decoded alone, so that an error names its file.
+    """The image of a row as its file holds it (`Image(decode=False)`), decoded alone, so that an error names its file.
 
     A value of another kind is returned as it is.
 
@@ -260,9 +253,3 @@ def check_splits(arguments: RecipeArguments) -> None:
             f"eval_split: {wanted!r} would be rows of train_split {trained!r}; expected other rows "
             f"(train=FILE {wanted}=FILE), or set holdout, or eval_split none"
         )
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of a text that have 20 to 220 characters."""
-    parts = [part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text)]
-    return [part for part in parts if 20 <= len(part) <= 220]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from jinja2 import FileSystemLoader
 from transformers import AutoConfig
 
 from modeling_leaner.files import read_json, write_bytes, write_json
@@ -22,7 +23,7 @@ from ..tasks import TASKS
 from .folders import README, check_folder, is_encoder, renew_code, results_in
 
 
-TEMPLATES = run_card.templates_in(Path(__file__).parent / "templates")
+TEMPLATES = run_card.TEMPLATES.overlay(loader=FileSystemLoader(Path(__file__).parent / "templates"))
 RIVALS = Path("docs/encoders.csv")
 
 
@@ -79,7 +80,7 @@ def encoder_card(folder: Path) -> str:
             task_type="sentence-similarity",
             metric_type="cosine_spearman",
             metric_name="Spearman correlation of the cosine",
-            metric_value=run_card.rounded(own["scores"][name]),
+            metric_value=float(f"{own['scores'][name]:.4g}"),
             dataset_type=source.dataset,
             dataset_name=source.title,
             dataset_split=source.split,

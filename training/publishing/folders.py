@@ -22,7 +22,6 @@ from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.shapes import CONFIG_CLASSES, is_plain
 
 from ..records import PUBLISHED, RESULTS, PublishedResults, RunResults, checked
-from ..running.run_card import auto_class
 
 
 CARDS = Path(PUBLISHED)
@@ -66,7 +65,7 @@ def check_folder(folder: Path, files: Iterable[str] | None = None) -> None:
     if not is_plain(folder):
         with naming(f"{folder}: cannot be loaded", (Exception,)):  # of whatever transformers makes of the file
             (name,) = AutoConfig.from_pretrained(folder, trust_remote_code=False).architectures
-            model_class = getattr(transformers, auto_class(name))
+            model_class = getattr(transformers, "AutoModel" + "".join(name.partition("For")[1:]))
             _, info = model_class.from_pretrained(folder, trust_remote_code=False, output_loading_info=True)
         missing = {name for name in info["missing_keys"] if not name.startswith("pooler.")}  # a bare model may lack it
         wrong = sorted(missing | {*info["unexpected_keys"]})

@@ -212,7 +212,26 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
         problem = f"tokenizer: missing; one of {', '.join(TOKENIZER_KINDS)} to train one, or a folder or Hub id"
         lost = f"{Path(source) / 'tokenizer.json'}: missing; expected that of the weights, here or by --tokenizer"
         raise ValueError(lost if has_weights(source) else problem)
-    return trained_tokenizer(arguments, config, train) if is_new else read_tokenizer(name)
+    if not is_new:
+        return read_tokenizer(name)
+
+    # Trained on at most 200,000 training rows, and kept in the datasets' cache.
+    columns = TASKS[arguments.task].text_columns_of(arguments, train)
+    length = arguments.max_length or config.max_position_embeddings
+    settings = (name, config.vocab_size, length, family_of(config), columns, __version__)
+    data = (arguments.dataset, arguments.dataset_config, arguments.data_files, arguments.train_split)
+    limits = (arguments.holdout, arguments.tuning_holdout, arguments.max_train_rows)
+    key = Hasher.hash((getattr(train, "_fingerprint", None), settings, data, limits))
+    folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):  # of processes that begin together one trains it
+        if not (folder / "tokenizer.json").is_file():
+            texts = (row[column] for row in first_rows(train, 200_000) for column in columns)
+            with naming("tokenizer"):
+                tokenizer = train_tokenizer(texts, name, config.vocab_size, length, family_of(config))
+            with whole_folder(folder) as unfinished:
+                tokenizer.save_pretrained(unfinished)
+    return read_tokenizer(str(folder))
 
 
 def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
@@ -223,26 +242,6 @@ def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
         for texts in (["a"], ["a", "a"]):
             tokenizer(*texts)  # some damage shows at the first text, or the first pair
     return tokenizer
-
-
-def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows) -> PreTrainedTokenizerBase:
-    """The tokenizer of the recipe's kind on the training rows (at most 200,000); kept in the datasets' cache."""
-    columns = TASKS[arguments.task].text_columns_of(arguments, train)
-    length = arguments.max_length or config.max_position_embeddings
-    settings = (arguments.tokenizer, config.vocab_size, length, family_of(config), columns, __version__)
-    data = (arguments.dataset, arguments.dataset_config, arguments.data_files, arguments.train_split)
-    limits = (arguments.holdout, arguments.tuning_holdout, arguments.max_train_rows)
-    key = Hasher.hash((getattr(train, "_fingerprint", None), settings, data, limits))
-    folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):  # of processes that begin together one trains it
-        if not (folder / "tokenizer.json").is_file():
-            texts = (row[column] for row in first_rows(train, 200_000) for column in columns)
-            with naming("tokenizer"):
-                tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family_of(config))
-            with whole_folder(folder) as unfinished:
-                tokenizer.save_pretrained(unfinished)
-    return read_tokenizer(str(folder))
 
 
 # Models

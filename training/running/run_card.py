@@ -22,14 +22,11 @@ from ..tasks import TASKS
 
 TRAINING_FIGURE = "training.png"
 PROJECT = "modeling_leaner"  # in cards; a link once the project has an address
-
-
-def templates_in(folder: Path) -> Environment:
-    """The Markdown templates of a folder; a name that a template lacks is an error."""
-    return Environment(loader=FileSystemLoader(folder), undefined=StrictUndefined, keep_trailing_newline=True)
-
-
-TEMPLATES = templates_in(Path(__file__).parent / "templates")
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=StrictUndefined,  # a name that a template lacks is an error
+    keep_trailing_newline=True,
+)
 
 
 def write_run_card(folder: Path) -> None:
@@ -63,11 +60,6 @@ NO_LANGUAGE = ("listops", "listops-short", "python-docs", LOCAL_FILES)  # built-
 def repository(name: str) -> str:
     """The Hub id of a published folder."""
     return f"{HUB_OWNER}/{name}"
-
-
-def rounded(value: float) -> float:
-    """Four digits; a standard error, which the text states, is in the third at best."""
-    return float(f"{value:.4g}")
 
 
 def named_metrics(results: RunResults) -> dict[str, float]:
@@ -105,7 +97,7 @@ def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
             dataset_type=dataset,
             dataset_name=dataset if hub else f"{dataset}, local rows",
             metric_type=metric,
-            metric_value=rounded(value),
+            metric_value=float(f"{value:.4g}"),  # a standard error, which the text states, is in the third at best
             dataset_config=results.dataset_config,
             dataset_split=results.split,
         )
@@ -143,17 +135,12 @@ EXAMPLES = {  # dataset → an input of its kind
 A_CLASS = "model.config.id2label[logits.argmax().item()]"
 
 
-def auto_class(architecture: str) -> str:
-    """`LeanBERTForMaskedLM` → `AutoModelForMaskedLM`, `LeanBERTModel` → `AutoModel`."""
-    _, separator, head = architecture.partition("For")
-    return f"AutoModel{separator}{head}"
-
-
 def snippet(results: RunResults, config: PreTrainedConfig, where: str) -> str:
     """Python that ends by printing a prediction; `where` is the Hub id or folder of the model."""
     return TEMPLATES.get_template("snippet.jinja").render(
         task=results.task,
-        auto=auto_class(results.architecture),
+        # LeanBERTForMaskedLM → AutoModelForMaskedLM, LeanBERTModel → AutoModel
+        auto="AutoModel" + "".join(results.architecture.partition("For")[1:]),
         repository=where,
         example=EXAMPLES.get(results.dataset, "The city is the capital of the country"),
         mode="L" if getattr(config, "num_channels", None) == 1 else "RGB",

@@ -149,6 +149,8 @@ class TextTask(Task):
         self.pad_id = processing.pad_token_id or 0
         end = processing.eos_token_id
         self.separator = processing.sep_token_id if end is None else end  # after a document
+        # What cached rows depend on beside their settings: the tokenizer, and its tokens that begin and end texts.
+        self.reading_key = Hasher.hash((tokenizer_text(processing), processing.special_tokens_map))
         size = max(processing.get_vocab().values(), default=-1) + 1
         needed = self.needs or (("cls", "sep") if self.segments else ())
         lacking = [token for token in needed if getattr(processing, f"{token}_token_id") is None]
@@ -166,10 +168,6 @@ class TextTask(Task):
         """The columns whose text the task reads, also for a tokenizer to be trained on."""
         pair = [] if arguments.text_pair_column is None else ["text_pair_column"]
         return [find_text_column(rows, getattr(arguments, key), key) for key in ("text_column", *pair)]
-
-    def reading_key(self) -> str:
-        """What cached rows depend on beside their settings: the tokenizer, and its tokens that begin and end texts."""
-        return Hasher.hash((tokenizer_text(self.processing), self.processing.special_tokens_map))
 
     def pad(self, rows: list[dict], key: str, value: int) -> torch.Tensor:
         """(B, longest) from lists of numbers."""

@@ -17,7 +17,7 @@ from transformers import EvalPrediction
 from modeling_leaner.family import IMAGES
 from modeling_leaner.models import with_channels
 
-from ..data.sources import EMPTY, Rows, checked_texts, column_names, decoded_image, find_column, with_encoded_images
+from ..data.sources import EMPTY, Rows, checked_texts, column_names, decoded_image, find_column
 from .base import Batch, Generators, Task, TextTask, prepared_rows
 
 
@@ -162,7 +162,8 @@ class ImageClassification(Classification):
         labels = (self.label_column, self.classes, self.goes_by_name)  # what decides the number of a label
         settings = (self.image_column, labels, height, width, self.config.num_channels)
         key = (settings, self.processing.to_json_string())
-        rows = with_encoded_images(rows, self.image_column)
+        if isinstance((rows.features or {}).get(self.image_column), Image):
+            rows = rows.cast_column(self.image_column, Image(decode=False))  # as files hold them, for `decoded_image`
         return prepared_rows(rows, read, key, self.arguments.preprocessing_workers, f"images of {source}")
 
     def collate(self, rows: list[dict]) -> Batch:
@@ -244,7 +245,7 @@ class SequenceClassification(Classification, TextTask):
                 prepared["token_type_ids"] = tokens["token_type_ids"]
             return {**prepared, "labels": self.labels(batch, numbers, source, feature)}
 
-        reading = (self.length, truncation, self.segments, self.reading_key())
+        reading = (self.length, truncation, self.segments, self.reading_key)
         labels = (self.label_column, self.classes, self.goes_by_name)  # what decides the number of a label
         key = (self.name, self.texts, labels, reading)
         return prepared_rows(rows, read, key, self.arguments.preprocessing_workers, f"tokens of {source}")

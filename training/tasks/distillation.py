@@ -7,6 +7,7 @@ teacher's distribution to the student's, both at a temperature, times the square
 Shapes: B rows, T tokens, C classes, N predicted tokens, V vocabulary, K kept tokens, D width.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -27,7 +28,7 @@ from modeling_leaner.hub import RECORD, load_processors, pooling_of
 from modeling_leaner.models import mean_over_tokens
 from modeling_leaner.names import require_source
 
-from ..data.sources import Rows, checked_texts, sentences
+from ..data.sources import Rows, checked_texts
 from .base import Batch, Generators, Task, TextTask, prepared_rows, tokenizer_text
 
 
@@ -118,22 +119,17 @@ def divergence(
     return F.kl_div(predicted, expected, reduction="batchmean", log_target=True) * temperature**2
 
 
-def cosine_distance(teacher: torch.Tensor, student: torch.Tensor) -> torch.Tensor:
-    """1 − cosine of vectors (..., D)."""
-    return 1 - F.cosine_similarity(teacher.float(), student.float(), dim=-1)
-
-
 def states_distance(
     teacher: Sequence[torch.Tensor], student: Sequence[torch.Tensor], layers: Sequence[int], mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """Mean `cosine_distance` over tokens of hidden states (B, T, D), of the embeddings first, then after each layer.
+    """Mean of 1 − cosine over tokens of hidden states (B, T, D), of the embeddings first, then after each layer.
 
     Args:
         layers: of the teacher, from 0, one for each of the student.
         mask: (B, T), not 0 for the tokens that count; None for all.
     """
-    distances = [cosine_distance(teacher[layer + 1], own) for layer, own in zip(layers, student[1:])]
-    mean = torch.stack(distances).mean(dim=0)  # (B, T)
+    pairs = [(teacher[layer + 1].float(), own.float()) for layer, own in zip(layers, student[1:])]
+    mean = torch.stack([1 - F.cosine_similarity(*pair, dim=-1) for pair in pairs]).mean(dim=0)  # (B, T)
     return (mean if mask is None else mean[mask.bool()]).mean()
 
 
@@ -261,11 +257,6 @@ class Embedding(TextTask):
     def teacher(self) -> PreTrainedModel:
         return load_teacher(self)
 
-    def configure(self, train: Rows) -> dict[str, object]:
-        if self.arguments.teacher is None:
-            raise ValueError("teacher: missing; a folder or Hub id whose vectors are learned")
-        return super().configure(train)
-
     def prepare(self, rows: Rows, source: str) -> Rows:
         """The token ids of each text and their number; the teacher's, too, if the student has another vocabulary."""
         tokenizers = {"": self.processing}
@@ -277,7 +268,9 @@ class Embedding(TextTask):
 
         def read(batch: dict[str, list], numbers: list[int]) -> dict:
             texts = list(checked_texts(batch[column], f"{source}: {column}", numbers))
-            texts = [part for text in texts for part in sentences(text)] if split else texts
+            if split:  # into sentences, of which those of 20 to 220 characters count
+                parts = [part.strip() for text in texts for part in re.split(r"(?<=[.!?])\s+|\n+", text)]
+                texts = [part for part in parts if 20 <= len(part) <= 220]
             columns = {}
             for start, tokenizer in tokenizers.items():
                 options = {"truncation": True, "max_length": length, "return_attention_mask": False}
@@ -285,7 +278,7 @@ class Embedding(TextTask):
             return {**columns, "length": list(map(len, columns["input_ids"]))}
 
         vocabularies = list(map(tokenizer_text, tokenizers.values()))
-        key = (self.name, (column, length, split, self.reading_key(), vocabularies))
+        key = (self.name, (column, length, split, self.reading_key, vocabularies))
         prepared = prepared_rows(rows, read, key, self.arguments.preprocessing_workers, f"tokens of {source}")
         if not isinstance(prepared, IterableDataset) and len(prepared) == 0:
             raise ValueError(f"{source}: {column} holds no sentence")
@@ -318,7 +311,7 @@ class Embedding(TextTask):
         if self.arguments.vector_loss == "squared_error":
             loss = F.mse_loss(vectors, inputs["labels"])
         else:
-            loss = cosine_distance(vectors, inputs["labels"]).mean()
+            loss = (1 - F.cosine_similarity(vectors, inputs["labels"], dim=-1)).mean()
         kept = {"loss": loss, "vectors": vectors}
         if outputs.hidden_states is not None:
             kept["hidden_states"] = outputs.hidden_states

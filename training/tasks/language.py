@@ -32,7 +32,7 @@ class LanguageModelling(TextTask):
                 columns["words"] = [np.array([*each.word_ids, -1], dtype=np.int32) for each in encodings]
             return columns
 
-        key = (self.text_column, self.arguments.whole_word_masking, self.reading_key())
+        key = (self.text_column, self.arguments.whole_word_masking, self.reading_key)
         rows = prepared_rows(rows, tokens, key, self.arguments.preprocessing_workers, f"tokens of {source}")
         # One process: where rows are cut must not depend on how many there are.
         return prepared_rows(rows, self._pack, (self.name, self.length), 1, f"rows of {source}")
