@@ -283,7 +283,7 @@ def test_one_run_at_a_time(run, tmp_path):
         assert other.stdout.readline() == "held\n"
         status, said, _ = run("masked-lm", "bert", documents(16, 0))
         other.kill()
-        assert status == 1 and "could not be acquired" in said
+        assert status == 1 and "is in use by another run" in said
     assert run("masked-lm", "bert", documents(16, 0))[0] == 0
 
 

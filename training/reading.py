@@ -49,8 +49,11 @@ def read_yaml(path: Path) -> dict[str, object]:
     """The keys and values in a YAML file; ValueError if it is none, has a key twice or a value such as `!!int x`."""
     kinds = (yaml.YAMLError, AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of what YAML reads
     with naming(f"{path}: no YAML file", kinds):
-        loader = StrictLoader(io.StringIO(path.read_text(encoding="utf-8")))  # errors then show no lines of it
-        return loader.construct_mapping(loader.get_single_node(), deep=True)  # which refuses what is no mapping
+        text = path.read_text(encoding="utf-8")
+        values = yaml.load(io.StringIO(text), Loader=StrictLoader)  # errors then show no lines of it
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected keys and values, got {type(values).__name__}")
+    return values
 
 
 def read_recipe(name: str) -> tuple[Path, dict[str, object]]:

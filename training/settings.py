@@ -145,6 +145,8 @@ class RecipeArguments(TrainingArguments):
             self.use_cpu = True
         self.hub_strategy = "end"  # a finished run is sent once, with its card
         super().__post_init__()
+        if self.hub_token is not None:
+            raise ValueError("hub_token: use hf auth login, or HF_TOKEN")
 
 
 def own_settings() -> dict[str, str]:
@@ -173,7 +175,7 @@ class SettingsParser(HfArgumentParser):
 
     def error(self, message: str) -> typing.NoReturn:
         message = re.sub(r"^argument --(\w+)(/\S+)?:", r"\1:", message)
-        unknown = re.match(r"unrecognized arguments: (--)?([^\s=]+)", message)
+        unknown = re.match(r"unrecognized arguments: (--)?([^\s=]*)", message)
         if unknown:
             key = unknown[2].replace("-", "_")
             near = did_you_mean(key, [setting.name for setting in fields(RecipeArguments)])

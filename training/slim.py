@@ -133,8 +133,7 @@ MASKED = Kind("masked language model", "accuracy of masked tokens", lambda batch
 CAUSAL = Kind(
     "causal language model",
     "accuracy of next tokens",
-    # the places that another token follows
-    lambda batch: (batch["attention_mask"] & F.pad(batch["attention_mask"][:, 1:], (0, 1))).bool(),
+    lambda batch: (batch["attention_mask"] & F.pad(batch["attention_mask"][:, 1:], (0, 1))).bool(),  # not the last
     is_language_model=True,
 )
 KINDS = {
@@ -210,19 +209,21 @@ def rows_with_content(
 
 def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object, kind: Kind) -> Rows:
     """The rows of `--data`. Raises ValueError for too few rows, no such column, or a label that is no class."""
+    label = settings.label_column
+    if label is not None and not kind.takes_labels:
+        raise ValueError(f"--label-column: a {kind.name} takes no labels")
     # By line, for an encoder would read only the beginning of an article.
     by_line = bool(kind.pool) or not kind.is_language_model and all(file.endswith(".txt") for file in settings.data)
     rows, column = rows_with_content(settings.data, settings.column, model, by_line, LEAST_ROWS)
-    label = settings.label_column
     if label is not None:
         find_column(rows, label, "--label-column", [])
-        names = model.config.label2id if kind.takes_labels else {}
-        numbers = names | {number: number for number in names.values()}
+        names = model.config.id2label
+        numbers = {name: number for number, name in names.items()} | {number: number for number in names}
         found = rows.select_columns(label).unique(label)
         unknown = [value for value in found if isinstance(value, float) or value not in numbers]
         if unknown:
-            known = f"0.., or one of {', '.join(map(str, names))}" if names else "no labels"
-            raise ValueError(f"--label-column: this {kind.name} takes {known}; got {unknown[0]!r}")
+            known = f"0.., or one of {', '.join(map(str, names.values()))}"
+            raise ValueError(f"--label-column: expected {known}; got {unknown[0]!r:.40}")
         rows = rows.map(lambda row: {label: numbers[row[label]]})
 
     rows = rows.shuffle(seed=SEED)

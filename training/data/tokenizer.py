@@ -44,7 +44,7 @@ def train_tokenizer(
     `max_length` in tokens. Little text gives fewer tokens than `vocab_size`. `bytes` reads no text; `wordpiece` reads
     the texts twice, and keeps those of an iterator that can be read once in memory.
 
-    Raises ValueError for too small a `vocab_size`, or a row that is not a string.
+    Raises ValueError for too small a `vocab_size`, texts without a word, or a row that is not a string.
     """
     roles = dict(SPECIAL_TOKENS[family])
     special = list(dict.fromkeys(roles.values()))
@@ -61,8 +61,9 @@ def train_tokenizer(
             tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
             tokenizer.add_special_tokens(special)
     needed = tokenizer.get_vocab_size()
-    if needed > vocab_size:
-        raise ValueError(f"vocab_size={vocab_size} is too small: {needed} are needed, {len(special)} of them special")
+    if not len(special) < needed <= vocab_size:
+        problem = f"vocab_size={vocab_size} is too small: {needed} are needed, {len(special)} of them special"
+        raise ValueError(problem if needed > vocab_size else "no text to train a tokenizer on")
     after = []
     if kind == "byte-bpe":  # offsets leave out the space that begins a token
         after.append(processors.ByteLevel(add_prefix_space=False, trim_offsets=True))

@@ -27,7 +27,8 @@ def print_evaluation(model: str, options: list[str], as_json: bool = False) -> N
     """Prints the metrics of a model, or one JSON document; `options` are keys that win over its own recipe's."""
     results = evaluate(model, options)
     if as_json:
-        print(json.dumps(results, allow_nan=False))
+        with naming(model):  # outputs that are not finite
+            print(json.dumps(results, allow_nan=False))
         return
 
     # What is stated beside the model, if it is of the same rows.

@@ -23,6 +23,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import from_lean_config
 from modeling_leaner.family import IMAGES, TEXT
 from modeling_leaner.files import naming, whole_folder
+from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import family_of, load_config, modality_of
 
@@ -149,17 +150,21 @@ def shape_config(arguments: RecipeArguments) -> LeanConfig:
     """
     config = load_config(str(arguments.shape))
     size, length = arguments.image_size, arguments.max_length
-    differs = {
-        "image_size": size is not None and getattr(config, "image_shape", None) != (size, size),
-        "max_length": length is not None and length > getattr(config, "max_position_embeddings", length),
-        "implementation": arguments.implementation != "lean",
-    }
-    key = next((key for key, is_another in differs.items() if is_another), None)
-    if key is not None and has_weights(str(arguments.shape)):
-        raise ValueError(f"{key}: {getattr(arguments, key)}, but the weights of {arguments.shape} are of another one")
-    changes = {"image_size": size} if differs["image_size"] else {}
-    if differs["max_length"]:
+    source, changes, differs = str(arguments.shape), {}, {}
+    shape, positions = getattr(config, "image_shape", None), getattr(config, "max_position_embeddings", length)
+    if size is not None and shape != (size, size):
+        changes["image_size"] = size
+        differs["image_size"] = f"has images of {shape}"
+    if length is not None and length > positions:
         changes["max_position_embeddings"] = length
+        differs["max_length"] = f"has {positions} positions"
+    if arguments.implementation != "lean":
+        differs["implementation"] = "has weights of this family; leaner convert turns them"
+    if Path(source).is_dir() and has_weights(source) and not find_weights(Path(source)):
+        differs["shape"] = f"has no {WEIGHTS}; a pickle, which can run code, is not read"
+    if differs and has_weights(source):
+        key, reason = differs.popitem()
+        raise ValueError(f"{key}: {source} {reason}")
     return type(config)(**{**config.to_dict(), **changes}) if changes else config
 
 

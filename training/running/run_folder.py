@@ -13,9 +13,9 @@ from pathlib import Path
 import yaml
 from datasets import Dataset
 from datasets.fingerprint import Hasher
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from modeling_leaner.files import read_json, read_object, write_bytes, write_json
+from modeling_leaner.files import naming, read_json, read_object, write_bytes, write_json
 
 from ..reading import read_recipe
 from ..records import RESULTS
@@ -34,14 +34,16 @@ CHANGEABLE |= {"per_device_train_batch_size", "gradient_accumulation_steps"}
 
 @contextmanager
 def alone_in(arguments: RecipeArguments) -> Iterator[None]:
-    """Locks the folder of a run; TimeoutError if another process has it. A folder that was made and is empty goes."""
+    """Locks the folder of a run; ValueError if another process has it. A folder that was made and is empty goes."""
     if arguments.process_index != 0:
         yield
         return
     folder = Path(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     # This process's own: loader workers that outlive a killed run for a moment do not keep it.
-    with FileLock(folder / LOCK).acquire(blocking=False):
+    with naming(f"{folder} is in use by another run", (Timeout,)):
+        lock = FileLock(folder / LOCK).acquire(blocking=False)
+    with lock:
         try:
             yield
         finally:

@@ -311,10 +311,12 @@ class LeanTrainer(Trainer):
     def _save_checkpoint(self, model, trial):
         """As Trainer's; then writes the average, and last the list of files that declares the checkpoint whole."""
         self.check_finite(*self.model.parameters())
+        folder = self.folder / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:  # a step may be saved twice, as one of checkpoint_steps that ends an epoch
+            (folder / COMPLETE).unlink(missing_ok=True)
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            folder = self.folder / f"checkpoint-{self.state.global_step}"
             (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
             if self.average.weights is not None:
                 names = [name for name, _ in self.model.named_parameters()]
