@@ -139,17 +139,15 @@ class LeanBERTForMaskedLM(TextHead, LeanBERTPreTrainedModel):
         the full tensor would be most of the memory. Compiled training scores every position, for fixed shapes.
         """
         hidden_states = outputs.last_hidden_state
-        check_range("labels", labels, self.config.vocab_size, "vocab_size", ignore_index=-100)
+        size = self.config.vocab_size
+        check_range("labels", labels, size, "vocab_size", ignore_index=-100)
         masked_only = labels is not None and self.training and not torch.compiler.is_compiling()
         if masked_only:
             masked = labels != -100
             hidden_states = hidden_states[masked.to(hidden_states.device)]  # (masked, D)
             labels = labels[masked]
         logits = self.lm_head(self.transform(hidden_states))
-
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        loss = None if labels is None else self.loss_function(logits, labels, vocab_size=size, **kwargs)
         return MaskedLMOutput(loss=loss, logits=None if masked_only else logits, **recorded(outputs))
 
 
