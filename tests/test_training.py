@@ -104,6 +104,14 @@ def test_a_loss_or_gradient_that_is_no_number(run, monkeypatch, what):
     assert [path.name for path in whole_checkpoints(result[2])] == ["checkpoint-1"]
 
 
+def test_a_checkpoint_that_is_saved_twice_is_whole(run):
+    """A step of `checkpoint_steps` that ends an epoch: three steps of 8 rows."""
+    rows = Dataset.from_dict({"text": [f"text {row}" for row in range(24)], "label": [row % 2 for row in range(24)]})
+    status, said, folder = run(*CLASSIFY, rows, "--checkpoint_steps", "3", "--save_strategy", "epoch")
+    assert status == 0, said
+    assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-3", "checkpoint-4"]
+
+
 def test_a_run_is_not_overwritten(run):
     rows = documents(16, 0)
     assert run("masked-lm", "bert", rows)[0] == 0
