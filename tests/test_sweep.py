@@ -314,6 +314,11 @@ def refuses(bench, *words, **changes):
     return exit.value.code
 
 
+def test_the_extra_ray_is_named(bench, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert '--engine ray (pip install ".[ray]"' in refuses(bench, "--engine", "ray", tuning=None, learning_rates=[1e-3])
+
+
 def test_a_killed_sweep_goes_on(bench):
     """Its table is whole, and nothing starts while the run that it left behind still writes."""
     last = "report-vit-tiny-seed2-lr0.001"
@@ -426,6 +431,6 @@ def test_another_grid_is_refused(bench, changes):
 def test_missing_data_are_found_once_before_the_first_process(bench, monkeypatch):
     """With one line, and no row; what the command line names takes the place of the grid's."""
     monkeypatch.setattr(sweep, "load_training", load_training)
-    expected = "leaner sweep: recipe digits: no run was started (--data names a local copy): y.csv: no such file"
+    expected = "leaner sweep: recipe digits: no run was started (--data names a local copy): y.csv (train): Unable to find"
     assert refuses(bench, "--data", "train=y.csv").startswith(expected)
     assert bench.calls() == [] and os.listdir(bench.output) == [".lock"]
