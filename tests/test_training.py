@@ -399,7 +399,7 @@ def test_the_best_weights_are_kept(run):
         ("shape: vit/tiny", "shape: belongs on the command line"),
         ("task: vision", "task: invalid choice: 'vision'"),
         ("mask_fraction: 1.5", "mask_fraction: 1.5 is not in"),
-        ("- a", "no YAML file: expected a mapping node, but found sequence"),
+        ("- a", "expected keys and values, got list"),
         ("a: [", "no YAML file: "),
         ("adam_beta1: .nan", "adam_beta1: nan is not in"),
     ],

@@ -320,7 +320,10 @@ def push(
     with slow_imports():
         from ..training.publishing.folders import CARDS, published_folders
         from ..training.publishing.push import push as push_folder
-    for path in [folder] if every is None else published_folders(CARDS):
+    folders = [folder] if every is None else published_folders(CARDS)
+    if not folders:
+        context.fail("--all: no published folder; expected a clone of the project here")
+    for path in folders:
         push_folder(path, repository or f"{every}/{path.name}", dry_run, private)
     if dry_run:
         typer.echo("Next: the same command without --dry-run")

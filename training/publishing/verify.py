@@ -125,6 +125,8 @@ def verify_all(folders: Sequence[Path], data_files: Sequence[str], short: bool) 
     Prints a line for each; raises ValueError if one does not hold what its card says, after all have been tried.
     """
     folders = folders or published_folders(CARDS)
+    if not folders:
+        raise ValueError(f"{CARDS}: no published folder; expected a clone of the project here")
     given = {name: [where] for name, _, where in (entry.partition("=") for entry in data_files) if where}
     if len(given) < len(data_files):
         raise ValueError("--data: expected NAME=FOLDER, each once, such as cifar10=data/cifar10")
