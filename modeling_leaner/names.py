@@ -89,7 +89,7 @@ def require_source(source: str, or_shape: bool = False) -> None:
     """
     path, shapes = Path(source), shape_names()
     is_shape = source in shapes
-    if is_shape and or_shape or path.exists() and not is_shape:
+    if path.exists() or is_shape and or_shape:
         return
     is_path = path.is_absolute() or source.startswith((".", "~")) or len(path.parts) > 2 or path.suffix == ".json"
     if is_shape:

@@ -369,8 +369,9 @@ def test_a_head_keeps_the_numbers_of_its_classes(run, tmp_path):
     assert status == 0 and "new weights" not in said, said
     config = json.loads((folder / "config.json").read_text())
     assert config["id2label"] == json.loads((trained / "config.json").read_text())["id2label"]
-    after = json.loads((folder / "results.json").read_text())["metrics"]
-    assert after["eval_loss"] == pytest.approx(before["eval_loss"], abs=1e-5)
+    results = json.loads((folder / "results.json").read_text())
+    assert results["metrics"]["eval_loss"] == pytest.approx(before["eval_loss"], abs=1e-5)
+    assert results["started_from"] == "./trained"  # no path of this machine
     shutil.rmtree(folder)
     status, said, _ = run(*CLASSIFY, labelled(24, 0, ("sentence",), 3), *still, shape=str(trained))
     notice = "begins with new weights, for they have another size there: classifier.bias"
