@@ -316,7 +316,8 @@ def refuses(bench, *words, **changes):
 
 def test_the_extra_ray_is_named(bench, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert '--engine ray (pip install ".[ray]"' in refuses(bench, "--engine", "ray", tuning=None, learning_rates=[1e-3])
+    said = refuses(bench, "--engine", "ray", tuning=None, learning_rates=[1e-3])
+    assert '--engine ray (pip install ".[ray]"' in said
 
 
 def test_a_killed_sweep_goes_on(bench):
@@ -431,6 +432,6 @@ def test_another_grid_is_refused(bench, changes):
 def test_missing_data_are_found_once_before_the_first_process(bench, monkeypatch):
     """With one line, and no row; what the command line names takes the place of the grid's."""
     monkeypatch.setattr(sweep, "load_training", load_training)
-    expected = "leaner sweep: recipe digits: no run was started (--data names a local copy): y.csv (train): Unable to find"
+    expected = "leaner sweep: recipe digits: no run was started (--data names a local copy): y.csv (train): Unable"
     assert refuses(bench, "--data", "train=y.csv").startswith(expected)
     assert bench.calls() == [] and os.listdir(bench.output) == [".lock"]
