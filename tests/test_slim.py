@@ -284,7 +284,15 @@ def test_a_missed_speedup_is_said(tmp_path, rows, monkeypatch):
     monkeypatch.setattr(slim, "speeds_of", lambda models, batch: [1.0, 1.1] if len(models) == 2 else [1.0, 1.5, 2.0])
     source = save_sentence_encoder(tmp_path / "source")
     result = invoked("slim", source, tmp_path / "out", "--speedup", 1.5, "--no-training", "--data", rows)
-    assert result.exit_code == 0 and "--speedup 1.5 is missed" in result.output, result.output
+    assert result.exit_code == 0 and "not the --speedup 1.5 asked for" in result.output, result.output
+
+
+def test_what_removes_nothing_is_refused(tmp_path, rows):
+    source = save_sentence_encoder(tmp_path / "source")
+    depth = json.loads((source / "config.json").read_text())["num_hidden_layers"]
+    result = invoked("slim", source, tmp_path / "out", "--layers", depth, "--data", rows)
+    assert result.exit_code == 1 and "nothing to remove" in result.output, result.output
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == []
 
 
 def test_the_minutes_are_planned_by_short_and_long_texts(tmp_path, monkeypatch):

@@ -308,6 +308,8 @@ def choose(
     batches = [measures.make_batches(original, processor, half, settings.max_length) for half in halves]
     target = shape_for(original, settings.target, settings.speedup, batches[0][0])
     slimmed = slim(original, target, *batches, pool=kind.pool or mean_over_tokens)
+    if not slimmed.cuts:
+        raise ValueError("nothing to remove: the model has this shape; keep fewer layers, or ask for more --speedup")
     if not settings.no_training:
         slimmed.model.save_pretrained(folder / "start")
         write_json(folder / RECORD, {"settings": options, "cuts": [asdict(cut) for cut in slimmed.cuts]})
@@ -544,7 +546,7 @@ def run(settings: Settings) -> int:
     kept = next((cut.after for cut in slimmed.cuts if cut.part == "layers"), range(student.config.num_hidden_layers))
     pair = Pair(student, original, kind, rows, list(kept))
     if not settings.no_training:
-        print(f"training, {settings.minutes:g} minutes at most", file=sys.stderr)
+        print(f"training for about {settings.minutes:g} minutes", file=sys.stderr)
         train(pair, settings)
     print(f"comparing on {len(rows.held_out):,} rows", file=sys.stderr)
     comparison = compare(pair)
@@ -625,7 +627,7 @@ def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Compari
     table.add_row(comparison.metric, f"{comparison.original:.4f}", f"{comparison.result:.4f}", kept)
     plain_console(width=110).print(table)
     if settings.speedup is not None and not REACHED[0] <= comparison.speedup / settings.speedup <= REACHED[1]:
-        print(f"--speedup {settings.speedup:g} is missed: try again while the machine is quiet, or ask for another")
+        print(f"not the --speedup {settings.speedup:g} asked for: try again on a quiet machine, or set --layers")
     out = settings.output
     score = ""
     if kind.pool:

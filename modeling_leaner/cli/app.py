@@ -138,7 +138,7 @@ def slim(
         float | None, Option(min=1.05, help="Speed on this machine over the original's, such as 2.")
     ] = None,
     keep: Annotated[float | None, Option(min=0, max=1, help="Exit with status 3 if it keeps less, say 0.99.")] = None,
-    minutes: Annotated[float, Option(min=0.01, help="Longest training in minutes; the rest takes some more.")] = 60,
+    minutes: Annotated[float, Option(min=0.01, help="Minutes of training, about; the rest takes some more.")] = 60,
     column: Annotated[
         str | None, Option(help="Column to read.", show_default="text, sentence, or the only one")
     ] = None,
