@@ -636,5 +636,7 @@ def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Compari
     elif kind.takes_labels or kind.is_language_model:
         (*files, last) = settings.data
         data = f"--dataset {last}" if not files and is_dataset(last) else "--data validation=FILE"
+        if kind is KINDS["ForSequenceClassification"]:
+            data += " --truncation true"  # as in the training
         score = f"leaner evaluate {out} {data}, then "
     print(f"{out}: {kind.name}. Next: {score}leaner export onnx {out} {out}-onnx")
