@@ -169,7 +169,7 @@ def relative_of(model_type: object) -> Relative:
 def to_lean_config(config: PreTrainedConfig) -> LeanConfig:
     """Our configuration for one of transformers. Raises ConversionError for an option that we do not support."""
     relative = relative_of(config.model_type)
-    only = relative.only | {"quantization_config": None}
+    only = dict(relative.only)
     if relative is GPT:
         only["embd_pdrop"] = config.resid_pdrop  # LeanGPTConfig has one for both, hidden_dropout_prob
     for name, supported in only.items():

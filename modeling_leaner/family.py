@@ -1,7 +1,5 @@
 """The families, and their classes, registered with transformers' Auto classes on import."""
 
-# ruff: noqa: F401
-
 import transformers
 from transformers.models.auto.image_processing_auto import AutoImageProcessor  # top level: needs torchvision in 5.17
 from transformers.utils import is_torchvision_available

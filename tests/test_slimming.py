@@ -315,6 +315,11 @@ class TestSlim:
         with pytest.raises(ValueError, match=re.escape(message)):
             slim(make(), target, [], [])
 
+    @pytest.mark.parametrize("target", [{}, {"layers": 3}, {"keep": (0, 1, 2)}], ids=str)
+    def test_nothing_to_remove(self, target):
+        with pytest.raises(ValueError, match="^nothing to remove"):
+            cut(bert(), **target)
+
 
 def test_a_row_without_tokens_is_no_reason_to_stop():
     """Its mean over no tokens is 0; NaN in the weights is told as what it is."""

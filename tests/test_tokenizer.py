@@ -127,6 +127,7 @@ def test_training_is_the_same_in_another_process(tmp_path):
         ("byte-bpe", "bert", TEXTS, 260, "vocab_size=260 is too small: 261 are needed, 5 of them special"),
         ("words", "bert", ["b a", "c a"], 7, "vocab_size=7 is too small: 8 are needed"),
         ("wordpiece", "gpt", ["ab!"], 5, "too small: 6 are needed, 1 of them special"),
+        *((kind, "bert", iter([" \n"]), 600, "no text") for kind in ("wordpiece", "words")),
         *(
             (kind, "bert", ["a", "b", None], 600, "row 3: expected text, got an empty cell")
             for kind in ("byte-bpe", "wordpiece", "words")

@@ -37,7 +37,7 @@ TASK_NAMES = tuple(METRICS)
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
 NOT_IN_RECIPES = (  # nor in what a run writes down of its settings
     "shape resume output_dir resume_from_checkpoint do_train do_eval do_predict "
-    "push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push hub_revision"
+    "push_to_hub hub_model_id hub_strategy hub_private_repo hub_always_push hub_revision"
 ).split()
 SHARES = ("mask_fraction", "dropout", "label_smoothing_factor", "ema_decay")
 

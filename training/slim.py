@@ -308,8 +308,6 @@ def choose(
     batches = [measures.make_batches(original, processor, half, settings.max_length) for half in halves]
     target = shape_for(original, settings.target, settings.speedup, batches[0][0])
     slimmed = slim(original, target, *batches, pool=kind.pool or mean_over_tokens)
-    if not slimmed.cuts:
-        raise ValueError("nothing to remove: the model has this shape; keep fewer layers, or ask for more --speedup")
     if not settings.no_training:
         slimmed.model.save_pretrained(folder / "start")
         write_json(folder / RECORD, {"settings": options, "cuts": [asdict(cut) for cut in slimmed.cuts]})

@@ -90,11 +90,11 @@ def plan(
     like: Annotated[str | None, Option(help="Starting point: shape, file, folder or Hub id.", callback=named)] = None,
     params: Annotated[str | None, Option(help="Number of parameters to reach, such as 30M.")] = None,
     flops: Annotated[str | None, Option(help="Forward FLOPs per token or image to reach, such as 5G.")] = None,
-    layers: Annotated[int | None, Option(min=1, max=1000, help="Fix the number of layers.")] = None,
-    width: Annotated[int | None, Option(min=1, max=2**17, help="Fix the width.")] = None,
-    heads: Annotated[int | None, Option(min=1, max=2**14, help="Fix the number of heads.")] = None,
+    layers: Annotated[int | None, Option(min=1, help="Fix the number of layers.")] = None,
+    width: Annotated[int | None, Option(min=1, help="Fix the width.")] = None,
+    heads: Annotated[int | None, Option(min=1, help="Fix the number of heads.")] = None,
     head_dim: Annotated[int | None, Option(help="Fix the head size.")] = None,
-    mlp: Annotated[int | None, Option(min=1, max=2**20, help="Fix the MLP's width.")] = None,
+    mlp: Annotated[int | None, Option(min=1, help="Fix the MLP's width.")] = None,
     length: Annotated[
         int | None, Option(min=1, max=2**24, help="Tokens per sequence (text).", show_default="the longest")
     ] = None,

@@ -91,7 +91,7 @@ class CommandGroup(TyperGroup):
     """The commands of `leaner`. A command raises ValueError or OSError for what a user can put right.
 
     A KeyboardInterrupt may say how to go on.
-    The exit status is 1 for these, 2 for unknown options of a command and values of a wrong type, 130 for Ctrl-C.
+    The exit status is 1 for these, 2 for unknown commands, options and values of a wrong type, 130 for Ctrl-C.
     """
 
     def invoke(self, context: typer.Context) -> Any:

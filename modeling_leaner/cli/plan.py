@@ -22,7 +22,10 @@ ROWS = 6
 WIDTH = 110
 FIRST_RECIPES = {"vit": "digits", "bert": "listops-short", "gpt": "python-docs"}  # without downloads
 CAPTION = "params: with the pretraining head. FLOPs: forward, at length. KV: bfloat16."
-COLUMNS = "layers\n× width|heads\n× size|MLP|params|of\nbase|at\nlength|FLOPs\n/token|KV bytes\n/token".split("|")
+COLUMNS = (
+    *("layers\n× width", "heads\n× size", "MLP", "params"),
+    *("of\nbase", "at\nlength", "FLOPs\n/token", "KV bytes\n/token"),
+)
 
 
 # leaner shapes

@@ -64,8 +64,6 @@ def slim(
         ValueError: the model cannot have that shape, or its output says nothing.
     """
     check_target(model, target)
-    if target == Target():
-        raise ValueError("nothing to cut: give layers, heads or intermediate_size")
     training, cuts = model.training, []
     with evaluating(model):
         choosing, held_out = [Reference.of(model, batches, pool) for batches in (choosing_batches, held_out_batches)]
@@ -95,6 +93,8 @@ def slim(
             model = min((operations.keep_neurons(model, kept, each) for each in (None, means)), key=choosing.change)
         if model.config.intermediate_size != neurons:
             cuts.append(Cut("intermediate_size", neurons, wanted, held_out.change(model)))
+    if not cuts:
+        raise ValueError("nothing to remove: the model has this shape; keep fewer layers, or ask for more speed-up")
     return Slimmed(model.train(training), cuts)
 
 
@@ -117,7 +117,7 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     else:
         staying = sorted(heads)[-(target.layers or depth) :]  # those with the most heads may be the ones that stay
     ranges = [
-        ("layers", len(target.keep or ()) if target.keep is not None else target.layers, 1, depth),
+        ("layers", len(target.keep) if target.keep is not None else target.layers, 1, depth),
         *(("layers to keep", layer, 0, depth - 1) for layer in target.keep or ()),
         # none is added where layers differ
         ("heads", target.heads, 1, MOST_HEADS if len(set(heads)) == 1 else min(heads)),

@@ -38,7 +38,7 @@ RUN_FILES = (  # what a published folder has of its run
 
 
 def evidence_of(results: GridResults, shape: str) -> Evidence:
-    """What the rows say of a shape. Raises ValueError if they are of another grid, or not in model_cards/grids/."""
+    """What the rows say of a shape. Raises ValueError if they are of another grid."""
     grid, run = results.grid, results.any_reported
     check_unchanged(grid, results.rows.values())
     scored = score(reported_rows(results), shape)

@@ -146,7 +146,8 @@ def recorded_settings(arguments: RecipeArguments) -> dict[str, object]:
 def shape_config(arguments: RecipeArguments) -> LeanConfig:
     """The configuration of the shape, of the recipe's `image_size` and with positions for its `max_length`.
 
-    Raises ValueError where a checkpoint has another size, fewer positions or no weights for `implementation`.
+    Raises ValueError where a checkpoint has another image size, fewer positions, only a pickle, or weights of this
+    family although `implementation` is transformers.
     """
     config = load_config(str(arguments.shape))
     size, length = arguments.image_size, arguments.max_length

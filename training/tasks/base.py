@@ -64,7 +64,10 @@ def prepared_rows(
 
 
 def row_generators(places: Iterable[int], seed: int | None = None) -> list[np.random.Generator]:
-    """One generator per row, from its place in the run of this seed; of held-out rows, without a seed, among these."""
+    """One generator per row, from its place in the run of this seed.
+
+    Without a seed the rows are held-out ones, and a place is one among them.
+    """
     stream = (0, 0) if seed is None else (seed, 1)
     return [np.random.default_rng((*stream, place)) for place in places]
 
