@@ -318,10 +318,12 @@ def test_an_interrupted_command_continues(tmp_path):
     out = tmp_path / "out"
     rows = tmp_path / "rows.parquet"
     labelled(3000, 1, ("text",), 2).to_parquet(rows)
-    words = ["slim", source, out, "--layers", 2, "--minutes", 0.1, "--data", rows]
+    words = ["slim", source, out, "--layers", 2, "--data", rows]
     command = [sys.executable, "-m", "modeling_leaner", *map(str, words)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     plan = tmp_path / "out.unfinished" / "training.json"
+    plan.parent.mkdir()
+    plan.write_text('{"steps": 200, "bf16": false}')  # a busy machine would plan too few to be interrupted
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while not list(plan.parent.glob("checkpoint-*")) and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
@@ -330,10 +332,9 @@ def test_an_interrupted_command_continues(tmp_path):
     assert not out.exists() and list((tmp_path / "out.unfinished").glob("checkpoint-*"))
     different = invoked(*words[:4], 1, *words[5:])
     assert different.exit_code == 1 and "started with another --layers;" in different.output
-    document = json.loads(plan.read_text())
     result = invoked(*words)
     assert result.exit_code == 0, result.output
-    assert document["steps"] > 1 and out.is_dir() and not plan.exists()
+    assert out.is_dir() and not plan.exists()
 
 
 def test_an_interruption_before_the_training(tmp_path, monkeypatch, rows):
