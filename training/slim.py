@@ -254,7 +254,8 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
         collate = (masking if kind is MASKED else DataCollatorWithPadding)(tokenizer)
 
     train, compared = prepared.select(range(held_out, len(prepared))), prepared.select(range(held_out))
-    print(f"column {column}: {len(train):,} rows to train on, {held_out:,} to compare on", file=sys.stderr)
+    few = "; thousands would give a better model" if len(train) < 1_000 else ""
+    print(f"column {column}: {len(train):,} rows to train on, {held_out:,} to compare on{few}", file=sys.stderr)
     return Rows(train, compared, collate, label is not None or kind.is_language_model, contents, lengths)
 
 
@@ -266,8 +267,13 @@ def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None,
     if speedup is None:
         return target
     depth = model.config.num_hidden_layers
-    cuts = [model, *(operations.keep_layers(model, range(count)) for count in range(depth - 1, 0, -1))]
-    speeds = speeds_of(cuts, batch)
+    counts = range(depth, 0, -1)
+    cuts = [model, *(operations.keep_layers(model, range(count)) for count in counts[1:])]
+    seconds = 1 / np.array(speeds_of(cuts, batch))
+    if depth > 1:  # a line through all times is steadier than each alone, since a layer takes about as long as another
+        line = stats.theilslopes(seconds, counts)
+        seconds = line.intercept + line.slope * np.array(counts)
+    speeds = seconds[0] / seconds
     enough = [number for number, speed in enumerate(speeds) if speed >= TOLERANCE * speedup]
     if not enough:
         raise ValueError(f"--speedup {speedup:g}: expected at most {speeds[-1]:.1f}, that of one of {depth} layers")

@@ -15,6 +15,7 @@ Shapes: N rows, D numbers of an embedding, Q questions, S sentences.
 
 import functools
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from rich.table import Column, Table
+from safetensors import SafetensorError
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -198,7 +200,7 @@ def load_encoder(source: str) -> Encoder:
         return onnx_encoder(Path(source))
     from sentence_transformers import SentenceTransformer
 
-    with naming(source, (OSError, ValueError)):
+    with naming(source, (OSError, ValueError, SafetensorError)):
         model = SentenceTransformer(source, trust_remote_code=False, model_kwargs={"use_safetensors": True})
     model.eval()
     files = sum(file.stat().st_size for file in Path(source).glob("*.safetensors"))
@@ -257,6 +259,7 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
     first: dict[str, np.ndarray] = {}
     models = []
     for encoder, encode in zip(encoders, encodes):
+        print(f"scoring {encoder.name}", file=sys.stderr)
         scores, intervals = {}, {}
         for name, each in rows.items():
             outputs = outputs_of(each, encode, encodes[0])
@@ -271,6 +274,7 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
     # Sentences a second, of each model in each round: (models, rounds).
     texts = next((each.first for each in rows.values() if isinstance(each, Pairs)), None)
     for batch in BATCHES if rounds and texts is not None else ():
+        print(f"timing all at batch {batch}", file=sys.stderr)
         timed = list(texts[: TIMED_TEXTS if batch > 1 else TIMED_TEXTS // 8])
         encodings = [functools.partial(encoder.encode, timed, batch_size=batch) for encoder in encoders]
         rates = len(timed) / take_turns([functools.partial(seconds_of, encode) for encode in encodings], rounds)
