@@ -484,6 +484,8 @@ def compare(pair: Pair) -> Comparison:
             right = torch.cat([each[where] for each, where in zip(labels, places)])
         if not rows.has_labels or not (answers[0] == right).any():  # there is nothing to keep of the original
             right, metric = answers[0], "agreement of predictions"
+            if (right == right[0]).all():
+                print("the original predicts the same for all rows, so agreement says little", file=sys.stderr)
         scored = np.stack([(own == right).numpy() for own in answers]).astype(float)
 
     count = len(rows.held_out)

@@ -106,7 +106,7 @@ def evaluate(
         torch.set_num_threads(threads)
     if task == "embedding" or task is None and are_encoders:
         with slow_imports():
-            from ..training.experiments.embedding_benchmark import evaluate_encoders
+            from ..training.running.encoder_evaluation import evaluate_encoders
         evaluate_encoders(models, data_files or [], rounds, as_json)
         return
     if len(models) > 1:

@@ -13,11 +13,10 @@ from transformers import AutoConfig
 from modeling_leaner.files import read_json, write_bytes, write_json
 from modeling_leaner.shapes import heads_of, is_plain
 
-from ..experiments import embedding_benchmark
 from ..experiments.grid_results import gain
 from ..experiments.statistics import row_error
 from ..records import LOCAL_FILES, RESULTS, PublishedResults, checked
-from ..running import run_card
+from ..running import encoder_evaluation, run_card
 from ..running.trainer import METRICS_FILE
 from ..tasks import TASKS
 from .folders import README, check_folder, is_encoder, renew_code, results_in
@@ -72,9 +71,9 @@ def encoder_card(folder: Path) -> str:
     """The text of a sentence encoder's card."""
     results = read_json(folder / RESULTS)
     parent, own, parent_int8, own_int8 = results["benchmark"]["models"]
-    tests = embedding_benchmark.STS.keys() & own["scores"].keys() - {"stsb", "stsb_test"}
-    mean_sts = embedding_benchmark.mean_sts
-    shares = [{"name": name, "kept": own["scores"][name] / parent["scores"][name]} for name in sorted(tests)]
+    tests = [name for name in encoder_evaluation.STS_TESTS if name in own["scores"]]
+    mean_sts = encoder_evaluation.mean_sts
+    shares = [{"name": name, "kept": own["scores"][name] / parent["scores"][name]} for name in tests]
     evaluations = [
         EvalResult(
             task_type="sentence-similarity",
@@ -85,7 +84,7 @@ def encoder_card(folder: Path) -> str:
             dataset_name=source.title,
             dataset_split=source.split,
         )
-        for name, source in embedding_benchmark.STS.items()
+        for name, source in encoder_evaluation.STS.items()
         if name in own["scores"]
     ]
     tags = ["sentence-transformers", "feature-extraction", "transformers", "transformers.js", "onnx", "pruned"]
@@ -107,7 +106,7 @@ def encoder_card(folder: Path) -> str:
         own=own,
         parent_int8=parent_int8,
         own_int8=own_int8,
-        titles=embedding_benchmark.TITLES,
+        titles=encoder_evaluation.TITLES,
         sts_tests=tests,
         kept=lambda model: mean_sts(model["scores"]) / mean_sts(parent["scores"]),
         mean_sts=mean_sts,
@@ -133,7 +132,7 @@ def rivals(layers: int, parent: str) -> list[dict]:
     return chosen.where(chosen.notna(), None).to_dict("records")
 
 
-def finish(folder: Path, results: Mapping[str, object]) -> None:
+def write_published(folder: Path, results: Mapping[str, object]) -> None:
     """Writes what stands beside a published model, which is checked: code, results.json, card, figure of its log."""
     renew_code(folder)
     write_json(folder / RESULTS, results)

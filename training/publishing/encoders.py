@@ -19,10 +19,10 @@ from modeling_leaner.files import read_json, sha256, whole_folder, write_bytes, 
 from modeling_leaner.hub import RECORD, copy_into, load_processors, sentence_transformers_files, without_local_paths
 from modeling_leaner.layers_leaner import WEIGHTS
 
-from ..experiments import embedding_benchmark
 from ..records import RESULTS
+from ..running import encoder_evaluation
 from ..settings import words_of
-from .cards import finish
+from .cards import write_published
 from .folders import CARDS, ENCODER, MODULES, is_encoder
 
 
@@ -47,14 +47,14 @@ def publish_encoder(
     Args:
         run: folder of the finished run of `leaner train`.
         parent: folder or Hub id of the encoder that was cut, and `base_model`, its Hub id.
-        data: as of `embedding_benchmark.local_copies`.
+        data: as of `encoder_evaluation.local_copies`.
         texts: sources of the training sentences, for the card.
     """
     target = CARDS / name
     if target.exists() and not (replace and is_encoder(target)):
         raise ValueError(f"{target} exists already; choose another name, or --replace it")
-    rows = embedding_benchmark.local_copies(data or list(embedding_benchmark.SOURCES))
-    if not {"stsb_test", "qnli"} <= rows.keys() or embedding_benchmark.mean_sts(dict.fromkeys(rows, 0)) is None:
+    rows = encoder_evaluation.local_copies(data or list(encoder_evaluation.SOURCES))
+    if not {"stsb_test", "qnli"} <= rows.keys() or encoder_evaluation.mean_sts(dict.fromkeys(rows, 0)) is None:
         raise ValueError("--data: expected stsb_test, qnli and at least two of sts12 to sts16 and sick_r")
     trained = read_json(run / RESULTS)
     if trained["recipe"].get("teacher") not in (parent, base_model):
@@ -86,7 +86,7 @@ def publish_encoder(
             "benchmark": benchmark(folder, parent, base_model, rows),
             "sha256": {file: sha256(folder / file) for file in TOLERANCES},
         }
-        finish(folder, results)
+        write_published(folder, results)
     return target
 
 
@@ -101,7 +101,7 @@ def benchmark(folder: Path, parent: str, base_model: str, rows: Mapping[str, str
         int8.parent.mkdir()
         shutil.move(exported[1] / exporting.ONNX_INT8_FILE, int8)
         sources = [parent, str(folder), str(exported[0] / exporting.ONNX_INT8_FILE), str(int8)]
-        found = embedding_benchmark.compare(sources, rows, ROUNDS)
+        found = encoder_evaluation.compare(sources, rows, ROUNDS)
     names = Path(base_model).name, folder.name
     for measured, title in zip(found["models"], [*names, *(f"{name}, int8" for name in names)]):
         measured["model"] = title
@@ -145,9 +145,9 @@ def verify_encoder(folder: Path, given: Mapping[str, str], short: bool = False) 
     `short` is the correlation on STS-B's validation pairs alone.
     """
     published = read_json(folder / RESULTS)["benchmark"]["models"][1::2]
-    scored = [name for name in published[0]["scores"] if name in embedding_benchmark.SOURCES]
+    scored = [name for name in published[0]["scores"] if name in encoder_evaluation.SOURCES]
     rows = {name: given.get(name) for name in scored if name == "stsb" or not short}
-    fresh = embedding_benchmark.compare([str(folder), str(folder / exporting.ONNX_INT8_FILE)], rows, rounds=0)
+    fresh = encoder_evaluation.compare([str(folder), str(folder / exporting.ONNX_INT8_FILE)], rows, rounds=0)
     for measured, stated, allowed in zip(fresh["models"], published, TOLERANCES.values()):
         for name in rows:
             found, expected = measured["scores"][name], stated["scores"][name]

@@ -19,10 +19,10 @@ from matplotlib.figure import Figure
 from modeling_leaner.files import read_json, write_bytes
 from modeling_leaner.shapes import load_config
 
-from ..experiments.embedding_benchmark import mean_sts
 from ..experiments.grid_results import gain, load_folder
 from ..experiments.statistics import Summary, summarise
 from ..records import RESULTS
+from ..running.encoder_evaluation import mean_sts
 from ..tasks import TASKS
 from .cards import RIVALS
 from .folders import README, is_encoder, published_folders, results_in

@@ -23,7 +23,7 @@ from ..experiments.statistics import reported_rows, score
 from ..records import RESULTS, Evidence, PublishedResults, checked
 from ..running.run_folder import RECIPE
 from ..settings import copy_options
-from .cards import finish
+from .cards import write_published
 from .folders import CARDS, is_encoder, published_folders, results_in
 from .index import write_index
 from .verify import metrics_of, verify
@@ -122,7 +122,7 @@ def renew_folder(target: Path, results: Mapping[str, object]) -> None:
     """Writes results, card and code of a published folder anew, all or nothing."""
     with whole_folder(target, replace=True) as folder:
         shutil.copytree(target, folder)
-        finish(folder, results)
+        write_published(folder, results)
 
 
 def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license: str | None = None) -> Path:
@@ -147,7 +147,7 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license:
         recipe = {**results.recipe, "shape": results.shape}
         text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
         write_bytes(folder / RECIPE, text.encode())
-        finish(folder, results.document())
+        write_published(folder, results.document())
         verify(folder, {results.dataset_name: list(data_files)} if data_files else {})
     write_grid(grid)
     return target

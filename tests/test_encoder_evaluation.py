@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from command import invoked
 from encoders import save_sentence_encoder, write_rows
-from modeling_leaner.training.experiments import embedding_benchmark as benchmark
+from modeling_leaner.training.running import encoder_evaluation as benchmark
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 

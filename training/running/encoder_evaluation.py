@@ -37,8 +37,8 @@ from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.terminal import plain_console
 
 from ..data.sources import Rows, evenly, find_column, load_split
-from ..running.results import environment, processor_flags
 from ..tasks.distillation import unit_vectors
+from .results import environment, processor_flags
 
 
 class Source(NamedTuple):
@@ -60,6 +60,7 @@ STS = {
     "stsb": Source("STS-B validation", "mteb/stsbenchmark-sts", "validation"),
     "stsb_test": Source("STS-B test", "mteb/stsbenchmark-sts", "test"),
 }
+STS_TESTS = [name for name in STS if name not in ("stsb", "stsb_test")]  # STS-B is apart
 SOURCES = STS | {
     "qnli": Source("QNLI retrieval, MRR@10", "nyu-mll/glue", "validation", "qnli"),
     "sst2": Source("SST-2 linear probe", "nyu-mll/glue", "validation", "sst2"),
@@ -294,7 +295,7 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
 
 def mean_sts(scores: Mapping[str, float]) -> float | None:
     """The mean over the STS test sets that were scored; None if there are fewer than two."""
-    tests = [scores[name] for name in STS if name in scores and name not in ("stsb", "stsb_test")]
+    tests = [scores[name] for name in STS_TESTS if name in scores]
     return float(np.mean(tests)) if len(tests) > 1 else None
 
 
