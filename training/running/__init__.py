@@ -1,1 +1,1 @@
-"""One run: shape to model, the Trainer and its checkpoints, the run folder and its results; the evaluation of models."""
+"""One run: shape to model, the Trainer and its checkpoints, its folder and results; how models are evaluated."""
