@@ -104,6 +104,11 @@ def test_the_gap_is_smaller_where_few_tokens_are_read_often():
     assert larger.pvalue == pytest.approx(0.0010, abs=5e-5)
     as_few_heads = behind("enwik8-text-causal-unique-0.5m", "gpt/shallow-mini")
     assert as_few_heads.tolist() == pytest.approx([0.02, 0.024, 0.022], abs=0.0005)
+    with_a_smaller_mlp = behind("enwik8-text-causal-unique-0.5m", "gpt/quarter-mlp-mini")
+    assert stats.ttest_1samp(with_a_smaller_mlp, 0).confidence_interval() == pytest.approx((-0.044, 0.006), abs=0.0005)
+    assert stats.ttest_1samp(with_a_smaller_mlp, 0.02, alternative="less").pvalue == pytest.approx(0.011, abs=0.0005)
+    at_equal_size = stats.ttest_1samp(often - with_a_smaller_mlp, 0)
+    assert at_equal_size.confidence_interval() == pytest.approx((0.031, 0.043), abs=0.0005)
 
 
 def test_where_the_order_of_two_shapes_turns():
