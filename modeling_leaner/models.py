@@ -1,7 +1,7 @@
 """Running a model: in evaluation mode, without unpadding, timed in turns; images with the channels that it reads."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -39,10 +39,6 @@ def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
             model.config.unpad_inputs = True
 
 
-class AtFirstBlock(Exception):
-    """A forward pass has come to block 0: the rest of it is not needed."""
-
-
 def block_inputs(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, tuple, dict]:
     """What block 0 reads of a batch: states (B, T, D), and what all blocks get beside them, without a cache.
 
@@ -50,12 +46,11 @@ def block_inputs(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> tupl
     """
     read = []
 
-    def stop(block: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+    def note(block: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         read.append((args[0], args[1:], kwargs | {"past_key_values": None}))
-        raise AtFirstBlock
 
-    hook = model.base_model.layers[0].register_forward_pre_hook(stop, with_kwargs=True)
-    with hook, without_unpadding(model), suppress(AtFirstBlock):
+    hook = model.base_model.layers[0].register_forward_pre_hook(note, with_kwargs=True)
+    with hook, without_unpadding(model):
         model.base_model(**batch)
     return read[0]
 

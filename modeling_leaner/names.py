@@ -26,7 +26,6 @@ FAMILY_NAMES = ("vit", "bert", "gpt")
 MODEL_TYPES = ("vit", "lean_vit", "bert", "lean_bert", "gpt2", "lean_gpt")  # theirs and ours, in pairs that convert
 VARIANTS = (  # of a baseline, by the beginning of the name
     "lean-",  # fewer layers and more heads
-    "fixed-head-",  # more heads than fit the width
     "shallow-",  # fewer layers alone
     "many-heads-",  # more heads alone
     "one-head-",  # fewer layers and one head
@@ -45,7 +44,7 @@ def baseline_of(name: str) -> str | None:
     family, shape = name.split("/")
     for prefix in VARIANTS:
         if shape.startswith(prefix):
-            stem = shape.removeprefix(prefix).removesuffix("-mlp")
+            stem = shape.removeprefix(prefix)
             return f"{family}/{RENAMED.get(stem, stem)}"
     return None
 

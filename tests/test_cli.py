@@ -97,7 +97,7 @@ class TestStart:
             ("train sst3 --shape bert/nano", 1, "leaner train: sst3: no such recipe; did you mean sst2?"),
             ("sweep grid.yaml --jobs 2", 2, "leaner sweep: Invalid value for 'GRID.yaml': file 'grid.yaml' does not"),
             ("sweep misspelt.yaml", 1, "leaner sweep: misspelt.yaml: seed: unknown key"),
-            ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file: "),
+            ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file of keys and values: "),
             ("sweep misspelt.yaml --data_files --summary", 2, "Option '--data-files' requires an argument."),
             ("bench --phases training decoding", 2, "leaner bench: Invalid value for '--phases': "),
             ("train sst2 --shape bert/nano sst2", 2, "leaner train: Got unexpected extra argument(s) (sst2)"),

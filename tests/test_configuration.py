@@ -228,13 +228,11 @@ class TestNamedShapes:
             else:
                 assert parameters.total == pytest.approx(twin.total, rel=0.01)
             return
-        assert differing <= {"num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"} | (
-            {"intermediate_size"} if name.endswith("-mlp") else set()
-        )
+        assert differing <= {"num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"}
         assert "shallow" not in name or differing == {"num_hidden_layers"}
         if "many-heads" in name:
             assert parameters.total == most
-        elif "fixed-head" not in name:
+        else:
             assert parameters.total <= 0.7 * most
 
 

@@ -224,7 +224,10 @@ class TestBadInput:
             ("--like gpt/huge", "gpt/huge: unknown shape .*; did you mean gpt/base."),
             ("--like vit/base --length 8", "--length and --vocab-size are of texts"),
             ("--family gpt --params 30M --head-dim 7", "--head-dim 7: no fused attention kernel takes it"),
-            ("--family gpt --layers 2 --width 100 --heads 3 --mlp 7", "--heads: does not divide --width; give"),
+            (
+                "--family gpt --layers 2 --width 100 --heads 3 --mlp 7",
+                "LeanGPTConfig: num_attention_heads=3 does not divide hidden_size=100: give head_dim",
+            ),
             (
                 "--family gpt --params 30M --layers 2 --width 64",
                 "only extreme shapes fit: 2 layers × 64.*; fix more",

@@ -19,7 +19,7 @@ def test_keys_given_twice(tmp_path, text, message):
     for read in (recipes.parse, grid.load_grid):
         with pytest.raises(ValueError) as error:
             read(str(path) if read is recipes.parse else path)
-        assert str(error.value) == f"{path}: no YAML file: {message}"
+        assert str(error.value) == f"{path}: no YAML file of keys and values: {message}"
 
 
 def test_other_documents_are_read(tmp_path):

@@ -400,8 +400,8 @@ def test_the_best_weights_are_kept(run):
         ("shape: vit/tiny", "shape: belongs on the command line"),
         ("task: vision", "task: invalid choice: 'vision'"),
         ("mask_fraction: 1.5", "mask_fraction: 1.5 is not in"),
-        ("- a", "expected keys and values, got list"),
-        ("a: [", "no YAML file: "),
+        ("- a", "no YAML file of keys and values: "),
+        ("a: [", "no YAML file of keys and values: "),
         ("adam_beta1: .nan", "adam_beta1: nan is not in"),
     ],
 )

@@ -48,12 +48,9 @@ class StrictLoader(yaml.SafeLoader):
 def read_yaml(path: Path) -> dict[str, object]:
     """The keys and values in a YAML file; ValueError if it is none, has a key twice or a value such as `!!int x`."""
     kinds = (yaml.YAMLError, AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of what YAML reads
-    with naming(f"{path}: no YAML file", kinds):
+    with naming(f"{path}: no YAML file of keys and values", kinds):
         text = path.read_text(encoding="utf-8")
-        values = yaml.load(io.StringIO(text), Loader=StrictLoader)  # errors then show no lines of it
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected keys and values, got {type(values).__name__}")
-    return values
+        return {**yaml.load(io.StringIO(text), Loader=StrictLoader)}  # errors then show no lines of it
 
 
 def read_recipe(name: str) -> tuple[Path, dict[str, object]]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from modeling_leaner.files import finite_or_none
+from modeling_leaner.files import finite_or_none, naming
 
 
 RESULTS = "results.json"  # of a run, and of a published folder
@@ -37,10 +37,8 @@ class Record(BaseModel):
 
 def checked(kind: type[Kind], document: object, path: Path) -> Kind:
     """The record, or list of records, in a document of a file; ValueError names the first value that does not fit."""
-    try:
+    with naming(path, (ValidationError,), first_error):
         return TypeAdapter(kind).validate_python(document)
-    except ValidationError as error:
-        raise ValueError(f"{path}: {first_error(error)}") from error
 
 
 def first_error(error: ValidationError) -> str:

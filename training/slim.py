@@ -527,10 +527,6 @@ def scores(kind: Kind, scored: np.ndarray) -> tuple[float, float]:
 
 def run(settings: Settings) -> int:
     """Makes the faster model, whole or not at all; the exit status: 0 or `BELOW_KEEP`."""
-    others = (settings.speedup, settings.keep, settings.label_column)
-    is_alone = others == (None, None, None) and settings.target == Target() and settings.no_training
-    if settings.vocab_size is not None and not is_alone:
-        raise ValueError("--vocab-size: alone and with --no-training")
     set_seed(SEED)
     original = load_lean(settings.source).eval()
     processors = load_processors(settings.source, getattr(original.config, "vocab_size", None))

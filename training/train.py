@@ -38,13 +38,12 @@ def train(recipe: str | None, options: list[str]) -> None:
     """
     arguments = parse(recipe, options, needed=("task", "shape"))
     try:
-        results = run(arguments, recipe)
+        with naming(arguments.output_dir, (RuntimeError, SafetensorError)):  # of too little memory, or the weights
+            results = run(arguments, recipe)
         was_interrupted = results is None and arguments.process_index == 0
     except KeyboardInterrupt:
         print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
         was_interrupted = True
-    except (RuntimeError, SafetensorError) as error:  # of PyTorch, such as too little memory, or of the weights
-        raise ValueError(str(error)) from error
     if was_interrupted:
         sys.exit(130)
     if results is None:

@@ -166,12 +166,16 @@ def slim(
     for path in data:
         if Path(path).suffix.lower() in FORMATS and not is_there(path):  # any other name may be a dataset
             raise ValueError(f"{path}: no such file or folder")
-    if vocab_size is None:
-        require_slimmable(source, speedup)
-        of_layers = [each for each in (speedup, layers, keep_layers) if each is not None]
-        if len(of_layers) > 1 or not of_layers and (heads, total_heads, intermediate_size) == (None, None, None):
-            others = "--heads, --total-heads, --intermediate-size, --vocab-size"
-            raise ValueError(f"expected one of --speedup, --layers and --keep-layers, or {others}")
+    require_slimmable(source, speedup)
+    of_layers = [each for each in (speedup, layers, keep_layers) if each is not None]
+    others = [each for each in (heads, total_heads, intermediate_size) if each is not None]
+    if vocab_size is not None:
+        is_fit = no_training and not [*of_layers, *others] and (keep, label_column) == (None, None)
+    else:
+        is_fit = len(of_layers) == 1 or not of_layers and others
+    if not is_fit:
+        expected = "one of --speedup, --layers and --keep-layers; or --heads, --total-heads or --intermediate-size"
+        raise ValueError(f"expected {expected}; or --vocab-size with --no-training alone")
     with slow_imports():
         from ..training.slim import Settings, run
     settings = Settings(**context.params)

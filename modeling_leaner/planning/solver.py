@@ -329,10 +329,7 @@ def plan(
     if nothing_to_solve and start is not None:
         dials = like_start(start, dials, None)
     elif nothing_to_solve and "head_dim" not in dials:
-        head_dim, rest = divmod(dials["width"], dials["heads"])
-        if rest:
-            raise ValueError("--heads: does not divide --width; give --head-dim, too")
-        dials["head_dim"] = head_dim
+        dials["head_dim"] = type(base)(hidden_size=dials["width"], num_attention_heads=dials["heads"]).head_dim
     if dials.get("head_dim", 8) not in HEAD_DIMS:
         raise ValueError(f"--head-dim {dials['head_dim']}: no fused attention kernel takes it; expected 8, 16, … 256")
     if nothing_to_solve:

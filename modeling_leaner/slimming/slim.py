@@ -101,16 +101,15 @@ def slim(
 def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     """Raises ValueError, naming the setting, for a shape to which the model cannot be cut."""
     config = model.config
-    for one, other in (("layers", "keep"), ("heads", "total_heads")):
-        if None not in (getattr(target, one), getattr(target, other)):
-            raise ValueError(f"{one} and {other}: give one of them")
     is_grouped = config.key_value_heads_per_layer != config.heads_per_layer  # some heads share keys and values
-    if hasattr(config, "num_key_value_heads") and (
-        target.total_heads is not None or target.heads is not None and is_grouped
-    ):
-        reason = f"{type(config).__name__} has one number of key-value heads"
-        raise ValueError(f"{reason}: give heads, not total_heads, and only where none share keys and values")
-
+    is_free = target.total_heads is None and not (is_grouped and target.heads is not None)
+    reason = f"{type(config).__name__} has one number of key-value heads"
+    remedy = "give heads, not total_heads, and only where none share keys and values"
+    rules = {
+        "layers and keep: give one of them": None in (target.layers, target.keep),
+        "heads and total_heads: give one of them": None in (target.heads, target.total_heads),
+        f"{reason}: {remedy}": is_free or not hasattr(config, "num_key_value_heads"),
+    }
     heads, depth = config.heads_per_layer, config.num_hidden_layers
     if target.keep is not None:
         staying = [count for layer, count in enumerate(heads) if layer in target.keep]
@@ -125,8 +124,11 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
         ("intermediate_size", target.intermediate_size, 1, MOST_NEURONS),
     ]
     for name, value, least, most in ranges:
-        if value is not None and not least <= value <= most:
-            raise ValueError(f"{name}: expected {least}..{most:,}, got {value:,}")
+        if value is not None:
+            rules[f"{name}: expected {least}..{most:,}, got {value:,}"] = least <= value <= most
+    for message, holds in rules.items():
+        if not holds:
+            raise ValueError(message)
 
 
 def _with_heads(model: LeanPreTrainedModel, target: Target, choosing: Reference) -> LeanPreTrainedModel:

@@ -12,6 +12,7 @@ from datasets import Dataset, IterableDataset, Value, VerificationMode, load_dat
 from datasets.exceptions import DatasetGenerationError
 from PIL import Image as PILImage
 
+from modeling_leaner.files import naming
 from modeling_leaner.terminal import did_you_mean
 
 from ..reading import FORMATS, is_there
@@ -191,11 +192,10 @@ def decoded_image(value: object, where: str) -> object:
     """
     if not isinstance(value, Mapping):
         return value
-    try:
+    file = f", {value['path']}" if value["path"] else ""
+    kinds = (OSError, SyntaxError, ValueError, PILImage.DecompressionBombError)
+    with naming(f"{where}{file}: no readable image", kinds):
         return datasets.Image().decode_example(value)
-    except (OSError, SyntaxError, ValueError, PILImage.DecompressionBombError) as error:
-        file = f", {value['path']}" if value["path"] else ""
-        raise ValueError(f"{where}{file}: no readable image: {error}") from error
 
 
 # What is trained on, and what is held out

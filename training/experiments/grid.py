@@ -201,10 +201,8 @@ def _read_keys(kind: type, values: dict, where: str = "") -> Any:
     for name in map(str, values):
         if name not in names:
             raise ValueError(f"{where}{name}: unknown key{did_you_mean(name, names)}")
-    try:
+    with naming(where, (ValidationError,), lambda error: where + first_error(error)):
         return kind(**values)
-    except ValidationError as error:
-        raise ValueError(where + first_error(error)) from error
 
 
 def check_data(grid: Grid, rows: Collection[ResultRow]) -> None:
