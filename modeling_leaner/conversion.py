@@ -23,7 +23,7 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
-from .files import naming, read_object, whole_folder
+from .files import naming, read_object, update_config, whole_folder
 from .hub import copy_into, load_processors, local_folder, sentence_transformers_files
 from .layers_leaner import WEIGHTS, find_folder, find_integers, find_weights
 from .names import require_model_type
@@ -262,6 +262,17 @@ def load_lean(source: str | Path) -> PreTrainedModel:
     return model if isinstance(model.config, LeanConfig) else convert(model)
 
 
+def save_converted(model: PreTrainedModel, folder: Path, source: str) -> None:
+    """Saves what was made of a checkpoint; it loads in the dtype that the checkpoint does, whatever its weights have.
+
+    Of weights in float16 with `"dtype": "float32"` in config.json both stay: else a CPU would compute in float16.
+    """
+    model.save_pretrained(folder)
+    stated = read_object(local_folder(source) / "config.json")
+    if dtype := stated.get("dtype") or stated.get("torch_dtype"):
+        update_config(folder, dtype=dtype)
+
+
 def convert_checkpoint(source: str | Path, output: str | Path) -> PreTrainedModel:
     """Converts a folder or Hub id and writes `output`, with its tokenizer or image processor where it has one.
 
@@ -275,8 +286,9 @@ def convert_checkpoint(source: str | Path, output: str | Path) -> PreTrainedMode
     converted = convert(_load_strictly(source))
     processors = load_processors(source, getattr(converted.config, "vocab_size", None))
     with whole_folder(Path(output)) as folder:
-        for part in (converted, *processors):
-            part.save_pretrained(folder)
+        save_converted(converted, folder, source)
+        for processor in processors:
+            processor.save_pretrained(folder)
         copy_into(folder, sentence_transformers_files(source))
     return converted
 

@@ -86,3 +86,10 @@ def write_json(path: Path, document: object) -> None:
     with naming(path):
         text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_bytes(path, text.encode())
+
+
+def update_config(folder: Path, **fields: object) -> None:
+    """Give fields of a folder's config.json another value, written as transformers writes it."""
+    path = folder / "config.json"
+    text = json.dumps(read_object(path) | fields, indent=2, sort_keys=True) + "\n"
+    write_bytes(path, text.encode())

@@ -191,6 +191,7 @@ def test_folders(dtype, tmp_path):
     edit_config(tmp_path / "theirs", dtype="float16")
     assert convert_checkpoint(tmp_path / "theirs", tmp_path / "ours").dtype == dtype
     convert_checkpoint(tmp_path / "ours", tmp_path / "back")
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "back").dtype == torch.float16
     first, second = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "back"))
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 

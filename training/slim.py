@@ -44,7 +44,7 @@ from transformers import (
 )
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from modeling_leaner.conversion import ConversionError, convert, load_lean
+from modeling_leaner.conversion import ConversionError, convert, load_lean, save_converted
 from modeling_leaner.files import read_json, whole_folder, write_json
 from modeling_leaner.hub import (
     RECORD,
@@ -603,8 +603,9 @@ def write(
     except ConversionError as error:
         print(f"written as {type(model).__name__}, which needs trust_remote_code: {error}", file=sys.stderr)
     with whole_folder(settings.output) as folder:
-        for part in (model, *processors):
-            part.save_pretrained(folder)
+        save_converted(model, folder, settings.source)
+        for processor in processors:
+            processor.save_pretrained(folder)
         copy_into(folder, files)
         write_json(folder / RECORD, record)
         if comparison is not None:

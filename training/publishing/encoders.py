@@ -4,7 +4,6 @@ The folder is a plain BertModel if all layers have the same number of heads, wit
 and the ONNX graph in int8. results.json holds how it was trained and the scores of `leaner evaluate`.
 """
 
-import json
 import shlex
 import shutil
 import tempfile
@@ -15,7 +14,7 @@ import torch
 
 from modeling_leaner import exporting
 from modeling_leaner.conversion import ConversionError, convert, load_lean
-from modeling_leaner.files import read_json, sha256, whole_folder, write_bytes, write_json
+from modeling_leaner.files import read_json, sha256, update_config, whole_folder, write_json
 from modeling_leaner.hub import RECORD, copy_into, load_processors, sentence_transformers_files, without_local_paths
 from modeling_leaner.layers_leaner import WEIGHTS
 
@@ -122,9 +121,7 @@ def write_model(folder: Path, run: Path, parent: str, others: Mapping[str, Path]
     except ConversionError:
         written = model
     written.half().save_pretrained(folder)
-    config = read_json(folder / "config.json") | {"dtype": "float32"}
-    config.pop("_name_or_path", None)
-    write_bytes(folder / "config.json", (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    update_config(folder, dtype="float32")
     copy_into(folder, others)
     settings = read_json(folder / LENGTH_FILE) if LENGTH_FILE in others else {}
     length = settings.get("max_seq_length") or model.config.max_position_embeddings

@@ -4,7 +4,6 @@ A published folder holds the files of this package that its model needs, so that
 it with `trust_remote_code=True` runs them: no other code may be there.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 import modeling_leaner
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.files import naming, read_json, read_object, sha256, write_bytes
+from modeling_leaner.files import naming, read_json, read_object, sha256, update_config
 from modeling_leaner.layers_leaner import WEIGHTS, find_weights
 from modeling_leaner.shapes import CONFIG_CLASSES, is_plain
 
@@ -132,14 +131,11 @@ def renew_code(folder: Path) -> None:
     """Writes the package's files, and the auto_map that names them, over what the folder holds, unless it is plain."""
     if is_plain(folder):
         return
-    config = folder / "config.json"
-    document = read_object(config)
+    document = read_object(folder / "config.json")
     config_class = FAMILIES[document["model_type"]]
     for path in folder.glob("*.py"):
         path.unlink()
     for name, original in code_files(config_class).items():
         shutil.copyfile(original, folder / name)
     if document.get("auto_map") != config_class.auto_classes():
-        document["auto_map"] = config_class.auto_classes()
-        text = json.dumps(document, indent=2, sort_keys=True) + "\n"  # as transformers writes it
-        write_bytes(config, text.encode())
+        update_config(folder, auto_map=config_class.auto_classes())
