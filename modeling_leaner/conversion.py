@@ -263,10 +263,7 @@ def load_lean(source: str | Path) -> PreTrainedModel:
 
 
 def save_converted(model: PreTrainedModel, folder: Path, source: str) -> None:
-    """Saves what was made of a checkpoint; it loads in the dtype that the checkpoint does, whatever its weights have.
-
-    Of weights in float16 with `"dtype": "float32"` in config.json both stay: else a CPU would compute in float16.
-    """
+    """Saves what was made of a checkpoint: float16 weights that config.json lets load in float32 still do."""
     model.save_pretrained(folder)
     stated = read_object(local_folder(source) / "config.json")
     if dtype := stated.get("dtype") or stated.get("torch_dtype"):

@@ -89,7 +89,6 @@ def write_json(path: Path, document: object) -> None:
 
 
 def update_config(folder: Path, **fields: object) -> None:
-    """Give fields of a folder's config.json another value, written as transformers writes it."""
+    """Give fields of a folder's config.json another value; the rest stays as transformers wrote it."""
     path = folder / "config.json"
-    text = json.dumps(read_object(path) | fields, indent=2, sort_keys=True) + "\n"
-    write_bytes(path, text.encode())
+    write_bytes(path, (json.dumps(read_object(path) | fields, indent=2) + "\n").encode())

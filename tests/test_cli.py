@@ -111,7 +111,7 @@ class TestStart:
                 "leaner plan: gpt/bsae: unknown shape (`leaner shapes` lists all); did you mean gpt/base?",
             ),
             ("slim there out --data there --speedup 1", 2, "leaner slim: Invalid value for '--speedup': "),
-            ("slim there out --data there", 1, "leaner slim: expected one of --speedup, --layers and --keep-layers"),
+            ("slim there out --data there", 1, "leaner slim: nothing to remove: give --speedup, --layers"),
             ("slim there out --data x.csv --speedup 2", 1, "leaner slim: x.csv: no such file or folder"),
             ("slim roberta out --data . --speedup 2", 1, "leaner slim: roberta: model_type 'roberta' is not"),
             ("slim answers out --data . --speedup 2", 1, "leaner slim: answers: BertForQuestionAnswering cannot"),

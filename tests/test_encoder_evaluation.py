@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from command import invoked
 from encoders import save_sentence_encoder, write_rows
-from modeling_leaner.training.running import encoder_evaluation as benchmark
+from modeling_leaner.training.running import encoder_evaluation
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
@@ -26,7 +26,7 @@ def test_scores_are_those_of_sentence_transformers(made):
     result = invoked("evaluate", first, second, "--task", "embedding", "--json", "--rounds", 3, "--data", *data)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout.splitlines()[-1])
-    rows = benchmark.load_rows(benchmark.local_copies(data))
+    rows = encoder_evaluation.load_rows(encoder_evaluation.local_copies(data))
     for folder, model in zip((first, second), document["models"]):
         pairs = rows["stsb"]
         evaluator = EmbeddingSimilarityEvaluator(pairs.first, pairs.second, pairs.ratings, main_similarity="cosine")
@@ -50,9 +50,10 @@ def test_an_encoder_that_embeds_by_meaning_scores_higher():
         return np.stack([vectors[text] for text in texts])
 
     first, second = list(vectors)[:200], list(vectors)[200:]
-    cosines = (benchmark.unit_vectors(encode(first)) * benchmark.unit_vectors(encode(second))).sum(axis=1)
-    right = benchmark.Pairs(first, second, cosines)
-    assert benchmark.score(right, benchmark.outputs_of(right, encode, encode)) == pytest.approx(1)
-    shuffled = benchmark.Pairs(first, second, generator.permutation(cosines))
-    assert abs(benchmark.score(shuffled, cosines)) < 0.2
-    assert np.isnan(benchmark.score(benchmark.Pairs(first, second, np.ones(200)), cosines))
+    first_vectors, second_vectors = (encoder_evaluation.unit_vectors(encode(part)) for part in (first, second))
+    cosines = (first_vectors * second_vectors).sum(axis=1)
+    right = encoder_evaluation.Pairs(first, second, cosines)
+    assert encoder_evaluation.score(right, encoder_evaluation.outputs_of(right, encode, encode)) == pytest.approx(1)
+    shuffled = encoder_evaluation.Pairs(first, second, generator.permutation(cosines))
+    assert abs(encoder_evaluation.score(shuffled, cosines)) < 0.2
+    assert np.isnan(encoder_evaluation.score(encoder_evaluation.Pairs(first, second, np.ones(200)), cosines))

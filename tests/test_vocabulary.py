@@ -63,7 +63,7 @@ def test_what_cannot_be_cut(cut, tmp_path):
     parent = cut[0]
     data = parent.parent / "texts.parquet"
     too_small, trained = ["--vocab-size", 3, "--no-training"], ["--vocab-size", 9]
-    for options, expected in ((too_small, "vocab_size: expected"), (trained, "alone")):
+    for options, expected in ((too_small, "vocab_size: expected"), (trained, "only with --no-training")):
         result = invoked("slim", parent, tmp_path / "out", "--data", data, *options)
         assert result.exit_code == 1
         assert expected in result.output

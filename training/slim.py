@@ -267,13 +267,8 @@ def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None,
     if speedup is None:
         return target
     depth = model.config.num_hidden_layers
-    counts = range(depth, 0, -1)
-    cuts = [model, *(operations.keep_layers(model, range(count)) for count in counts[1:])]
-    seconds = 1 / np.array(speeds_of(cuts, batch))
-    if depth > 1:  # a line through all times is steadier than each alone, since a layer takes about as long as another
-        line = stats.theilslopes(seconds, counts)
-        seconds = line.intercept + line.slope * np.array(counts)
-    speeds = seconds[0] / seconds
+    cuts = [model, *(operations.keep_layers(model, range(count)) for count in range(depth - 1, 0, -1))]
+    speeds = speeds_of(cuts, batch)
     enough = [number for number, speed in enumerate(speeds) if speed >= TOLERANCE * speedup]
     if not enough:
         raise ValueError(f"--speedup {speedup:g}: expected at most {speeds[-1]:.1f}, that of one of {depth} layers")
@@ -291,9 +286,9 @@ def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None,
 
 @torch.inference_mode()
 def speeds_of(models: Sequence[PreTrainedModel], batch: Batch) -> list[float]:
-    """How many times as fast as the first each model is, by the best of its rounds."""
+    """How many times as fast as the first each model is, by the best of its rounds: many, unless they take long."""
     steps = [partial(seconds_of, partial(model, **batch)) for model in models]
-    seconds = take_turns(steps, rounds=7).min(axis=1)
+    seconds = take_turns(steps, rounds=30, limit=10).min(axis=1)
     return (seconds[0] / seconds).tolist()
 
 

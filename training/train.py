@@ -38,7 +38,7 @@ def train(recipe: str | None, options: list[str]) -> None:
     """
     arguments = parse(recipe, options, needed=("task", "shape"))
     try:
-        with naming(arguments.output_dir, (RuntimeError, SafetensorError)):  # of too little memory, or the weights
+        with naming("stopped", (RuntimeError, SafetensorError)):  # by too little memory, or damaged weights
             results = run(arguments, recipe)
         was_interrupted = results is None and arguments.process_index == 0
     except KeyboardInterrupt:

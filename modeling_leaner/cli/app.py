@@ -166,16 +166,21 @@ def slim(
     for path in data:
         if Path(path).suffix.lower() in FORMATS and not is_there(path):  # any other name may be a dataset
             raise ValueError(f"{path}: no such file or folder")
-    require_slimmable(source, speedup)
     of_layers = [each for each in (speedup, layers, keep_layers) if each is not None]
     others = [each for each in (heads, total_heads, intermediate_size) if each is not None]
+    problem = None
     if vocab_size is not None:
-        is_fit = no_training and not [*of_layers, *others] and (keep, label_column) == (None, None)
-    else:
-        is_fit = len(of_layers) == 1 or not of_layers and others
-    if not is_fit:
-        expected = "one of --speedup, --layers and --keep-layers; or --heads, --total-heads or --intermediate-size"
-        raise ValueError(f"expected {expected}; or --vocab-size with --no-training alone")
+        if of_layers or others or not no_training or (keep, label_column) != (None, None):
+            problem = "--vocab-size: only with --no-training, and without --keep, --label-column or other cuts"
+    elif len(of_layers) > 1:
+        problem = "--speedup, --layers, --keep-layers: give one of them"
+    elif not of_layers and not others:
+        problem = "nothing to remove: give --speedup, --layers, --keep-layers, --heads, --total-heads, "
+        problem += "--intermediate-size or --vocab-size"
+    if problem:
+        raise ValueError(problem)
+    if vocab_size is None:
+        require_slimmable(source, speedup)
     with slow_imports():
         from ..training.slim import Settings, run
     settings = Settings(**context.params)

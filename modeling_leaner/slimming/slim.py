@@ -61,7 +61,7 @@ def slim(
         pool: a bare encoder's embeddings (B, D) from its last states (B, T, D) and the mask (B, T).
 
     Raises:
-        ValueError: the model cannot have that shape, or its output says nothing.
+        ValueError: the model cannot have that shape, or has it already, or its output says nothing.
     """
     check_target(model, target)
     training, cuts = model.training, []
@@ -94,7 +94,7 @@ def slim(
         if model.config.intermediate_size != neurons:
             cuts.append(Cut("intermediate_size", neurons, wanted, held_out.change(model)))
     if not cuts:
-        raise ValueError("nothing to remove: the model has this shape; keep fewer layers, or ask for more speed-up")
+        raise ValueError("nothing to remove: the model has this shape")
     return Slimmed(model.train(training), cuts)
 
 
@@ -102,14 +102,9 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     """Raises ValueError, naming the setting, for a shape to which the model cannot be cut."""
     config = model.config
     is_grouped = config.key_value_heads_per_layer != config.heads_per_layer  # some heads share keys and values
-    is_free = target.total_heads is None and not (is_grouped and target.heads is not None)
-    reason = f"{type(config).__name__} has one number of key-value heads"
-    remedy = "give heads, not total_heads, and only where none share keys and values"
-    rules = {
-        "layers and keep: give one of them": None in (target.layers, target.keep),
-        "heads and total_heads: give one of them": None in (target.heads, target.total_heads),
-        f"{reason}: {remedy}": is_free or not hasattr(config, "num_key_value_heads"),
-    }
+    may_set_heads = not hasattr(config, "num_key_value_heads") or (
+        target.total_heads is None and not (is_grouped and target.heads is not None)
+    )
     heads, depth = config.heads_per_layer, config.num_hidden_layers
     if target.keep is not None:
         staying = [count for layer, count in enumerate(heads) if layer in target.keep]
@@ -123,10 +118,19 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
         ("total_heads", target.total_heads, len(staying), sum(staying)),
         ("intermediate_size", target.intermediate_size, 1, MOST_NEURONS),
     ]
+    rules = [
+        (None in (target.layers, target.keep), "layers and keep: give one of them"),
+        (None in (target.heads, target.total_heads), "heads and total_heads: give one of them"),
+        (
+            may_set_heads,
+            f"{type(config).__name__} has one number of key-value heads: "
+            "give heads, not total_heads, and only where none share keys and values",
+        ),
+    ]
     for name, value, least, most in ranges:
         if value is not None:
-            rules[f"{name}: expected {least}..{most:,}, got {value:,}"] = least <= value <= most
-    for message, holds in rules.items():
+            rules.append((least <= value <= most, f"{name}: expected {least}..{most:,}, got {value:,}"))
+    for holds, message in rules:
         if not holds:
             raise ValueError(message)
 

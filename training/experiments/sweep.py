@@ -252,6 +252,8 @@ def sweep(
     if summary:
         results = load_results(grid)
         check_unchanged(grid, results.rows.values())
+        if not results.rows:
+            raise ValueError(f"{grid.path('results.csv')}: no run has ended yet")
         write_grid(grid)  # what no run depends on, such as data and publish, may have changed
     else:
         local = words_of({"data_files": list(data_files)})

@@ -91,6 +91,8 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
     arguments = parse(recipe, options, needed=("task",), fixed=fixed)
 
     is_holdout = bool(arguments.holdout or arguments.tuning_holdout)
+    if arguments.eval_split == "none" and not is_holdout:
+        raise ValueError(f"{model}: it was trained without evaluation rows; --eval_split NAME says which to take")
     config = shape_config(arguments)
     processing = load_processing(arguments, config, None)
     if is_holdout:
