@@ -37,7 +37,7 @@ def run(
     source: str, data: list[str] | None, column: str | None, rows: int, layers: tuple[int, ...] | None, as_json: bool
 ) -> None:
     """Inspects a model and prints what was found. Raises ValueError or OSError that names the option, or the file."""
-    model = load_lean(source)
+    model = load_lean(source).float()
     origin, inputs = read_inputs(source, model, data or [], column, rows)
     start = perf_counter()
     reports = inspect_layers(model, inputs, layers)

@@ -47,7 +47,7 @@ def load_teacher(task: Task) -> PreTrainedModel:
         raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
     with naming("teacher", (ValueError, OSError)):
         require_source(source)
-        model = load_lean(source).eval()
+        model = load_lean(source).float().eval()
     if bare:
         model = model.base_model
         require_mean("teacher", source)
