@@ -624,8 +624,10 @@ def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Compari
     kept = f"{comparison.kept:.1%} ({comparison.low:.1%} to {comparison.high:.1%})"
     table.add_row(comparison.metric, f"{comparison.original:.4f}", f"{comparison.result:.4f}", kept)
     plain_console(width=110).print(table)
-    if settings.speedup is not None and not REACHED[0] <= comparison.speedup / settings.speedup <= REACHED[1]:
-        print(f"not the --speedup {settings.speedup:g} asked for: try again on a quiet machine, or set --layers")
+    share = comparison.speedup / (settings.speedup or comparison.speedup)
+    if not REACHED[0] <= share <= REACHED[1]:
+        than = "slower" if share < 1 else "faster"
+        print(f"{than} than the --speedup asked for: a busy machine times badly; --layers sets the number of layers")
     out = settings.output
     score = ""
     if kind.pool:

@@ -139,10 +139,11 @@ def trained(models: str | list[str] | None) -> str | list[str] | None:
 def convertible(model: str) -> str:
     """A model with weights, and if it is a folder one of BERT, ViT, GPT-2 or this family."""
     require_source(model)
-    config = Path(model, "config.json")
-    if config.is_file():
+    if Path(model).is_dir():
+        with naming(f"{model}: no model", (OSError,)):
+            document = read_object(Path(model, "config.json"))
         with naming(model):
-            require_model_type(read_object(config).get("model_type"))
+            require_model_type(document.get("model_type"))
     return model
 
 
