@@ -196,6 +196,15 @@ def test_folders(dtype, tmp_path):
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
+def test_many_classes_keep_their_order(tmp_path):
+    """Also in config.json, whose keys are text: 10 does not come before 2."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = BertConfig(**sizes, vocab_size=20, num_labels=12)
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
+    convert_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert [*transformers.AutoConfig.from_pretrained(tmp_path / "ours").id2label] == [*range(12)]
+
+
 def test_generation_config_and_tokenizer_come_along(tmp_path):
     from tokenizers import Tokenizer, models
 

@@ -23,8 +23,14 @@ WIDTH = 110
 FIRST_RECIPES = {"vit": "digits", "bert": "listops-short", "gpt": "python-docs"}  # without downloads
 CAPTION = "params: with the pretraining head. FLOPs: forward, at length. KV: bfloat16."
 COLUMNS = (
-    *("layers\n× width", "heads\n× size", "MLP", "params"),
-    *("of\nbase", "at\nlength", "FLOPs\n/token", "KV bytes\n/token"),
+    "layers\n× width",
+    "heads\n× size",
+    "MLP",
+    "params",
+    "of\nbase",
+    "at\nlength",
+    "FLOPs\n/token",
+    "KV bytes\n/token",
 )
 
 

@@ -81,16 +81,16 @@ def code_files(config_class: type[LeanConfig]) -> dict[str, Path]:
 
 
 def check_code(folder: Path, files: Iterable[str] | None = None) -> None:
-    """Raises ValueError for the first of `foreign_code`."""
+    """Raises ValueError for the first reason of `foreign_code`."""
     problem = next(foreign_code(folder, files), None)
     if problem:
         raise ValueError(problem)
 
 
 def foreign_code(folder: Path, files: Iterable[str] | None = None) -> Iterator[str]:
-    """Why loading the folder with `trust_remote_code=True` might run other code than the package's, by reading alone.
+    """Reasons why `trust_remote_code=True` might run other code of the folder than the package's, by reading alone.
 
-    A plain folder, of a model of transformers, has no code at all. Found are a link that leads out of the folder; a
+    A plain folder, of a model of transformers, has no code at all. Reasons are a link that leads out of the folder; a
     code file that differs from the package's, is missing or not the package's; an `auto_map` or a module that points
     elsewhere; a key of config.json that no model of the family writes. `files` are those of the folder that count as
     code; None for all.

@@ -60,7 +60,7 @@ STS = {
     "stsb": Source("STS-B validation", "mteb/stsbenchmark-sts", "validation"),
     "stsb_test": Source("STS-B test", "mteb/stsbenchmark-sts", "test"),
 }
-STS_TESTS = [name for name in STS if name not in ("stsb", "stsb_test")]  # STS-B is by itself
+STS_TESTS = [name for name in STS if name not in ("stsb", "stsb_test")]  # whose mean is shown
 SOURCES = STS | {
     "qnli": Source("QNLI retrieval, MRR@10", "nyu-mll/glue", "validation", "qnli"),
     "sst2": Source("SST-2 linear probe", "nyu-mll/glue", "validation", "sst2"),
