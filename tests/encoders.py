@@ -1,4 +1,4 @@
-"""A tiny sentence encoder, its cut, a recovery of that, and rows to score them on."""
+"""A tiny sentence encoder, its cut, two recoveries of that, and rows to score them on."""
 
 import json
 import shutil
@@ -52,8 +52,8 @@ def write_rows(folder: Path) -> list[str]:
     return [*(f"{name}={folder / name}" for name in names), f"sentences={folder / 'held-out.parquet'}"]
 
 
-def cut_and_recover(folder: Path) -> list[Path]:
-    """The folders parent, cut and run."""
+def cut_and_recover(folder: Path) -> tuple[Path, Path]:
+    """The folders of the parent and of a run from the weights of an earlier one, which lies beside it: `run`."""
     parent = save_sentence_encoder(folder / "parent")
     texts = [documents(1, row, words=4 + row % 7)["text"][0] for row in range(40)]  # of different lengths
     files = []
@@ -64,9 +64,10 @@ def cut_and_recover(folder: Path) -> list[Path]:
     cut = folder / "cut"
     result = invoked("slim", parent, cut, "--layers", 2, "--lean", "--no-training", "--data", folder / "train.parquet")
     assert result.exit_code == 0, result.output
-    words = ["--shape", cut, "--teacher", parent, "--output_dir", folder / "run", "--data_files", *files]
-    train.main([*TRAIN, *map(str, words)])
-    return [parent, cut, folder / "run"]
+    for shape, output in (("cut", "run"), ("run", "run-again")):
+        words = ["--shape", folder / shape, "--teacher", parent, "--output_dir", folder / output, "--data_files", *files]
+        train.main([*TRAIN, *map(str, words)])
+    return parent, folder / "run-again"
 
 
 def write_stand_ins(folder: Path) -> None:

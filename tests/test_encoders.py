@@ -29,7 +29,7 @@ def published(tmp_path_factory):
     """The folder, its parent, and the words of --data."""
     needs_onnx()
     folder = tmp_path_factory.mktemp("published")
-    parent, _, run = cut_and_recover(folder)
+    parent, run = cut_and_recover(folder)
     data = [word for word in write_rows(folder / "rows") if "sentences" not in word]
     pairs = folder / "rows" / "stsb"
     data += [f"sts12={pairs}/test.parquet", f"sts13={pairs}/validation.parquet", f"stsb_test={pairs}/test.parquet"]
@@ -49,6 +49,15 @@ def test_a_run_keeps_the_files_of_sentence_transformers(published):
     run = SentenceTransformer(str(parent.parent / "run"))
     assert [type(module).__name__ for module in run] == ["Transformer", "Pooling", "Normalize"]
     assert run.max_seq_length == 24
+
+
+def test_the_runs_are_recorded_in_order(published):
+    results = json.loads((published[0] / "results.json").read_text())
+    convert, _, first, second, publish = results["commands"]
+    assert convert.startswith("leaner convert owner/tiny") and publish.startswith("leaner publish run-again")
+    assert "--shape=cut" in first and "--output_dir=run " in first
+    assert "--shape=run " in second and "--output_dir=run-again" in second
+    assert [run["train"]["steps"] for run in results["training"]] == [4, 4]
 
 
 def test_a_stranger_needs_neither_package_nor_flag(published, tmp_path):

@@ -272,6 +272,9 @@ LOCAL = {
     "leaner train --data_files train=../mine/x.csv --output_dir ~/runs/y": (
         "leaner train --data_files train=x.csv --output_dir y"
     ),
+    "leaner train --shape=/home/me/cut '--teacher=/home/my name/a model' --texts 'of a, of b'": (
+        "leaner train --shape=cut '--teacher=a model' --texts 'of a, of b'"
+    ),
     'data_files: ["file:///home/me/d.parquet", "train:/home/me/secret"]': 'data_files: ["d.parquet", "train:secret"]',
     "<td>/home/me/x</td> >/home/me/log": "<td>x</td> >log",
     r"C:\Users\me\rows.csv, D:/Users/me/rows.csv": "rows.csv, rows.csv",

@@ -102,7 +102,6 @@ def encoder_card(folder: Path) -> str:
     text = TEMPLATES.get_template("encoder_card.md").render(
         metadata=shown,
         results=results,
-        runs=[*results.get("earlier_training", []), results["training"]],
         parent=parent,
         own=own,
         parent_int8=parent_int8,

@@ -44,7 +44,7 @@ def publish_encoder(
     """Writes the folder, whole or not at all, and returns it; the benchmark reads it as its users do.
 
     Args:
-        run: folder of the finished run of `leaner train`.
+        run: folder of the finished run of `leaner train`, whose `--shape` is the cut or an earlier run from the cut.
         parent: folder or Hub id of the encoder that was cut, and `base_model`, its Hub id.
         data: as of `encoder_evaluation.local_copies`.
         texts: sources of the training sentences, for the card.
@@ -55,21 +55,25 @@ def publish_encoder(
     rows = encoder_evaluation.local_copies(data or list(encoder_evaluation.SOURCES))
     if not {"stsb_test", "qnli"} <= rows.keys() or encoder_evaluation.mean_sts(dict.fromkeys(rows, 0)) is None:
         raise ValueError("--data: expected stsb_test, qnli and at least two of sts12 to sts16 and sick_r")
-    trained = read_json(run / RESULTS)
-    if trained["recipe"].get("teacher") not in (parent, base_model):
-        raise ValueError(f"{run / RESULTS}: recipe.teacher is {trained['recipe'].get('teacher')}, expected {parent}")
-    cut = read_json(Path(trained["shape"]) / RECORD)
+    runs = runs_of(run)
+    for trained in runs:
+        if trained["recipe"].get("teacher") not in (parent, base_model):
+            where = f"{trained['output_dir']}/{RESULTS}"
+            raise ValueError(f"{where}: recipe.teacher is {trained['recipe'].get('teacher')}, expected {parent}")
+    cut = read_json(Path(runs[0]["shape"]) / RECORD)
     others = sentence_transformers_files(parent)
     if not others:
         raise ValueError(f"{parent}: no {MODULES}; expected an encoder of sentence-transformers")
-    own = {"shape": trained["shape"], "seed": trained["seed"], "output_dir": str(run)}
-    train = words_of(own | trained["recipe"] | {"teacher": parent})
     publish = [str(run), "--name", name, "--parent", parent, "--base-model", base_model]
     publish += ["--data", *(f"{score}={path}" if path else score for score, path in rows.items())]
     publish += ["--license", license] if license else []
     publish += ["--texts", texts] if texts else []
     commands = [f"leaner convert {base_model} {parent}"] if Path(parent).exists() else []
-    commands += [cut["command"], f"leaner train {shlex.join(train)}", f"leaner publish {shlex.join(publish)}"]
+    commands += [cut["command"]]
+    for trained in runs:
+        own = {name: trained[name] for name in ("shape", "seed", "output_dir")}
+        commands += [f"leaner train {shlex.join(words_of(own | trained['recipe'] | {'teacher': parent}))}"]
+    commands += [f"leaner publish {shlex.join(publish)}"]
     with whole_folder(target, replace) as folder:
         folder.mkdir()
         results = {
@@ -81,12 +85,20 @@ def publish_encoder(
             **write_model(folder, run, parent, others),
             "cuts": cut["cuts"],
             "commands": [without_local_paths(command) for command in commands],
-            "training": {key: trained[key] for key in OF_THE_RUN},
+            "training": [{key: trained[key] for key in OF_THE_RUN} for trained in runs],
             "benchmark": benchmark(folder, parent, base_model, rows),
             "sha256": {file: sha256(folder / file) for file in TOLERANCES},
         }
         write_published(folder, results)
     return target
+
+
+def runs_of(run: Path) -> list[dict]:
+    """The results of a run and, before them, of the runs that it started from; `output_dir` is a run's folder."""
+    results = read_json(run / RESULTS)
+    start = Path(results["shape"])
+    earlier = runs_of(start) if (start / RESULTS).exists() else []
+    return [*earlier, results | {"output_dir": str(run)}]
 
 
 def benchmark(folder: Path, parent: str, base_model: str, rows: Mapping[str, str | None]) -> dict:
