@@ -132,9 +132,7 @@ def load_processors(source: str, vocab_size: int | None = None) -> list[object]:
 
 def without_local_paths(text: str) -> str:
     """The text with only the names of files that it names by their place on this machine."""
-    return LOCAL_PATH.sub(
-        lambda found: (found["before"] or "") + re.split(r"[/\\]", found[0].rstrip("/\\"))[-1], text
-    )
+    return LOCAL_PATH.sub(lambda found: (found["before"] or "") + re.split(r"[/\\]", found[0].rstrip("/\\"))[-1], text)
 
 
 def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:

@@ -53,7 +53,7 @@ def write_rows(folder: Path) -> list[str]:
 
 
 def cut_and_recover(folder: Path) -> tuple[Path, Path]:
-    """The folders of the parent and of a run from the weights of an earlier one, which lies beside it: `run`."""
+    """The parent, and a run from the weights of an earlier one, which lies beside it in `run`."""
     parent = save_sentence_encoder(folder / "parent")
     texts = [documents(1, row, words=4 + row % 7)["text"][0] for row in range(40)]  # of different lengths
     files = []
@@ -65,8 +65,8 @@ def cut_and_recover(folder: Path) -> tuple[Path, Path]:
     result = invoked("slim", parent, cut, "--layers", 2, "--lean", "--no-training", "--data", folder / "train.parquet")
     assert result.exit_code == 0, result.output
     for shape, output in (("cut", "run"), ("run", "run-again")):
-        words = ["--shape", folder / shape, "--teacher", parent, "--output_dir", folder / output, "--data_files", *files]
-        train.main([*TRAIN, *map(str, words)])
+        words = ["--shape", folder / shape, "--teacher", parent, "--output_dir", folder / output]
+        train.main([*TRAIN, *map(str, words), "--data_files", *files])
     return parent, folder / "run-again"
 
 
