@@ -12,6 +12,7 @@ import torch
 import transformers
 import yaml
 from command import invoked, leaner, refused
+from encoders import save_sentence_encoder
 from hub_server import TOKEN, LocalHub, Trouble, reached
 from huggingface_hub import ModelCard
 from modeling_leaner.training import train
@@ -206,6 +207,16 @@ def test_a_folder_of_transformers_is_pushed_without_code(here, plain):
     expected = {path.relative_to(plain).as_posix() for path in plain.rglob("*") if path.is_file()}
     assert sent.keys() == expected - {"pytorch_model.bin"} | {".gitattributes"}
     assert sent["model.safetensors"] == (plain / "model.safetensors").read_bytes()
+
+
+def test_the_card_of_a_cut_names_the_model_of_the_hub(here, tmp_path):
+    encoder = save_sentence_encoder(tmp_path / "encoder")
+    (encoder / "README.md").write_text("# An encoder\n")
+    leaner("push", encoder, "someone/encoder")
+    labelled(60, 1, ("text",), 2).to_parquet(tmp_path / "rows.parquet")
+    rows = tmp_path / "rows.parquet"
+    leaner("slim", "someone/encoder", tmp_path / "cut", "--layers", 1, "--no-training", "--data", rows)
+    assert ModelCard.load(tmp_path / "cut" / "README.md").data.base_model == "someone/encoder"
 
 
 def test_a_folder_of_transformers_with_code_or_damaged_weights_is_not_pushed(here, plain):

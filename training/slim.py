@@ -83,13 +83,12 @@ CARD = Path(__file__).with_name("slim_card.md")
 
 
 class Settings(SimpleNamespace):
-    """The options of `leaner slim`, as the command declares them."""
+    """The options of `leaner slim`, as the command declares them; `base_model` is the Hub id of the original."""
 
     @property
     def parent(self) -> str:
         """How the card names the original."""
-        folder = Path(self.source)
-        return self.base_model or (folder.resolve().name if folder.exists() else self.source)
+        return self.base_model or Path(self.source).resolve().name
 
     @property
     def target(self) -> Target:

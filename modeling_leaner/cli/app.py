@@ -183,7 +183,8 @@ def slim(
         require_slimmable(source, speedup)
     with slow_imports():
         from ..training.slim import Settings, run
-    settings = Settings(**context.params)
+    is_id = not Path(source).exists()
+    settings = Settings(**context.params | {"base_model": base_model or (source if is_id else None)})
     try:
         context.exit(run(settings))
     except KeyboardInterrupt:
