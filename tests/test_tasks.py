@@ -9,6 +9,7 @@ from datasets import Dataset, load_dataset
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.publishing.reevaluate import reduced
+from modeling_leaner.training.running.loading import with_fields
 from modeling_leaner.training.settings import parse
 from modeling_leaner.training.tasks import TASKS
 from modeling_leaner.training.tasks.classification import ImageClassification
@@ -24,7 +25,7 @@ def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordp
     arguments = parse(None, merged(defaults, words))
     texts = [value for row in rows for value in row.values() if isinstance(value, str)]
     task = TASKS[kind](arguments, config, train_tokenizer(texts, tokenizer, 300, 24, family))
-    task.configure(rows)
+    task.config = with_fields(config, arguments, task.configure(rows))
     prepared = task.prepare(rows, "made up")
     task.keep_held_out(rows)
     return task, prepared.with_format("numpy")
@@ -172,7 +173,7 @@ def image_task(tmp_path, *words, rows=None):
     arguments = parse(None, ["--task", "image-classification", "--preprocessing_workers", "1", *words])
     processor = ViTImageProcessorPil(size={"height": 16, "width": 16})
     task = ImageClassification(arguments, config, processor)
-    task.configure(rows)
+    task.config = with_fields(config, arguments, task.configure(rows))
     return task, rows
 
 

@@ -50,8 +50,7 @@ class Step:
                 self.model(**self.inputs)
             return
         for _ in range(self.accumulate):
-            enabled = self.autocast != torch.float32
-            with torch.autocast(self.model.device.type, self.autocast if enabled else None, enabled=enabled):
+            with torch.autocast(self.model.device.type, self.autocast, enabled=self.autocast != torch.float32):
                 loss = self.model(**self.inputs).loss
             loss.backward()
         if self.max_norm:

@@ -13,7 +13,6 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -193,10 +192,7 @@ class SettingsParser(HfArgumentParser):
         return namespace
 
 
-@cache
-def settings_parser() -> SettingsParser:
-    """The parser of all settings; to build it takes longer than to parse."""
-    return SettingsParser((RecipeArguments,), allow_abbrev=False, add_help=False)
+PARSER = SettingsParser((RecipeArguments,), allow_abbrev=False, add_help=False)  # building it outlasts a parse
 
 
 def words_of(settings: Mapping[str, object]) -> list[str]:
@@ -228,7 +224,6 @@ def parse(
     `settings` of the result has, as plain values, what differs from the defaults and is a recipe's business. Raises
     ValueError, one line that names the recipe's file and the key.
     """
-    parser = settings_parser()
     words = []
     if recipe is not None:
         path, settings = read_recipe(recipe)
@@ -236,12 +231,12 @@ def parse(
             settings.pop("shape", None)
         words = words_of(settings)
         with naming(path):
-            parser.parse_words(words)
+            PARSER.parse_words(words)
             misplaced = [key for key in NOT_IN_RECIPES if key in settings]
             if misplaced:
                 raise ValueError(f"{misplaced[0]}: belongs on the command line, not in a recipe")
 
-    namespace = parser.parse_words([*words, *command_line, *words_of(fixed or {})])
+    namespace = PARSER.parse_words([*words, *command_line, *words_of(fixed or {})])
     fixes = {
         "shape": "such as --shape vit/nano (leaner shapes lists all)",
         "teacher": "a folder or Hub id whose vectors are learned",
@@ -259,7 +254,7 @@ def parse(
         raise ValueError(f"metric: {arguments.metric}: the task {arguments.task} has {', '.join(metrics)}")
     if arguments.fsdp and arguments.ema_decay is not None:
         raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
-    defaults = vars(parser.parse_words([]))
+    defaults = vars(PARSER.parse_words([]))
     for key, value in vars(namespace).items():
         if value != defaults[key] and key not in [*NOT_IN_RECIPES, "use_cpu"]:
             arguments.settings[key] = value.value if isinstance(value, Enum) else value

@@ -86,15 +86,6 @@ class Settings(SimpleNamespace):
     """The options of `leaner slim`, as the command declares them; `base_model` is the Hub id of the original."""
 
     @property
-    def parent(self) -> str:
-        """How the card names the original."""
-        return self.base_model or Path(self.source).resolve().name
-
-    @property
-    def target(self) -> Target:
-        return Target(self.layers, self.keep_layers, self.heads, self.total_heads, self.intermediate_size)
-
-    @property
     def unfinished(self) -> Path:
         """What is done so far, from which the same command continues."""
         return self.output.with_name(f"{self.output.name}.unfinished")
@@ -292,7 +283,7 @@ def speeds_of(models: Sequence[PreTrainedModel], batch: Batch) -> list[float]:
 
 
 def choose(
-    settings: Settings, original: LeanPreTrainedModel, kind: Kind, processor: object, contents: list
+    settings: Settings, target: Target, original: LeanPreTrainedModel, kind: Kind, processor: object, contents: list
 ) -> Slimmed:
     """The cut that reaches the target and changes the output least; or that of an interrupted command."""
     folder = settings.unfinished
@@ -306,7 +297,7 @@ def choose(
         return Slimmed(load_lean(str(folder / "start")).eval(), [Cut(**cut) for cut in record["cuts"]])
     halves = (contents[0::2], contents[1::2])  # by the first is chosen what goes
     batches = [measures.make_batches(original, processor, half, settings.max_length) for half in halves]
-    target = shape_for(original, settings.target, settings.speedup, batches[0][0])
+    target = shape_for(original, target, settings.speedup, batches[0][0])
     slimmed = slim(original, target, *batches, pool=kind.pool or mean_over_tokens)
     if not settings.no_training:
         slimmed.model.save_pretrained(folder / "start")
@@ -532,10 +523,13 @@ def run(settings: Settings) -> int:
     kind = kind_of(original, settings.source)
     dtype = original.dtype
     original = original.float()
-    check_target(original, settings.target)
+    target = Target(
+        settings.layers, settings.keep_layers, settings.heads, settings.total_heads, settings.intermediate_size
+    )
+    check_target(original, target)
     rows = read_rows(settings, original, processors[0], kind)
     print("choosing what to remove", file=sys.stderr)
-    slimmed = choose(settings, original, kind, processors[0], rows.contents)
+    slimmed = choose(settings, target, original, kind, processors[0], rows.contents)
     student = slimmed.model
     for cut in slimmed.cuts:
         print(f"{cut.part}: {cut.before} → {cut.after}", file=sys.stderr)
@@ -547,9 +541,7 @@ def run(settings: Settings) -> int:
     print(f"comparing on {len(rows.held_out):,} rows", file=sys.stderr)
     comparison = compare(pair)
     record = {
-        "parent": settings.parent,
         "parent_weights_sha256": weights_sha256(settings.source),
-        "command": shlex.join(["leaner", *sys.argv[1:]]),
         "comparison": asdict(comparison),
         "cuts": [asdict(cut) for cut in slimmed.cuts],
     }
@@ -571,12 +563,8 @@ def cut_vocabulary(
     source = local_folder(settings.source)
     known = [read_json(source / name) for name in (RECORD, RESULTS) if (source / name).is_file()]
     cuts = next((document["cuts"] for document in known if "cuts" in document), [])
-    record = {
-        "parent": settings.parent,
-        "command": shlex.join(["leaner", *sys.argv[1:]]),
-        "cuts": [*cuts, {"part": "vocab_size", "before": len(tokenizer), "after": len(smaller)}],
-    }
-    write(settings, model, [smaller], files, record)
+    cuts = [*cuts, {"part": "vocab_size", "before": len(tokenizer), "after": len(smaller)}]
+    write(settings, model, [smaller], files, {"cuts": cuts})
     before, after = (each.num_parameters() for each in (original, model))
     tokens = f"{len(smaller):,} of {len(tokenizer):,} tokens"
     print(f"{settings.output}: {tokens}, {after / 1e6:.1f}M of {before / 1e6:.1f}M parameters")
@@ -596,6 +584,8 @@ def write(
         model = model if settings.lean else convert(model)
     except ConversionError as error:
         print(f"written as {type(model).__name__}, which needs trust_remote_code: {error}", file=sys.stderr)
+    parent = settings.base_model or Path(settings.source).resolve().name
+    record = {"parent": parent, "command": shlex.join(["leaner", *sys.argv[1:]]), **record}
     with whole_folder(settings.output) as folder:
         save_converted(model, folder, settings.source)
         for processor in processors:

@@ -38,7 +38,6 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
     state = trainer.state
     model = trainer.accelerator.unwrap_model(trainer.model)
     architecture = type(trainer.model).__name__
-    is_bare = not task.head  # it may have a pooling layer or not
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_runtime" in entry]
     losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
     timed = trainer.clock.timed
@@ -62,7 +61,8 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         "higher_is_better": task.metric not in task.lower_is_better,
         "metrics": scores(metrics),
         "chance": guess and {"name": guess[0], "value": guess[1]},
-        "parameters": model.num_parameters() if is_bare else model.config.count_parameters(architecture).total,
+        # A bare model may have a pooling layer or not:
+        "parameters": model.config.count_parameters(architecture).total if task.head else model.num_parameters(),
         "training_data": run.training_data,
         "condition": condition(trainer, arguments) if can_be_counted else None,
         "recipe": recorded_settings(arguments),

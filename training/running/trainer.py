@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ from modeling_leaner.files import finite_or_none, write_bytes
 from modeling_leaner.hub import hub_errors
 
 from ..settings import RecipeArguments
-from ..tasks.base import Batch, Task, row_generators
+from ..tasks.base import Task, row_generators
 from .run_folder import COMPLETE, declare_whole, whole_checkpoints
 
 
@@ -189,21 +190,19 @@ class LeanTrainer(Trainer):
             compute_metrics=task.score,
             preprocess_logits_for_metrics=task.reduce,
             processing_class=task.processing,
+            callbacks=[self.clock, self.average, CheckpointSteps(), self.interruption],
             **kwargs,
         )
         self.label_smoother = None  # compute_loss smooths, and only while training
         if task.has_own_loss:
             self.model_accepts_loss_kwargs = False  # it is a mean of a batch, and Trainer takes the mean of a step's
-        for callback in (self.clock, self.average, CheckpointSteps(), self.interruption):
-            self.add_callback(callback)
 
     # Data
 
-    def _get_train_sampler(self, train_dataset=None):
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        if self.args.train_sampling_strategy == "group_by_length" and "length" in (dataset.column_names or []):
+    def _get_train_sampler(self, train_dataset):
+        if self.args.train_sampling_strategy == "group_by_length" and "length" in (train_dataset.column_names or []):
             batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-            sampler = EpochLengthSampler(batch_size=batch, lengths=list(dataset["length"]))
+            sampler = EpochLengthSampler(batch_size=batch, lengths=list(train_dataset["length"]))
             sampler.trainer = self
             return sampler
         return super()._get_train_sampler(train_dataset)
@@ -230,20 +229,18 @@ class LeanTrainer(Trainer):
         """Batches of one step, masked and cropped; the time they take is the input pipeline's."""
         start = time.perf_counter()
         self.clock.rows = 0
-        samples, items = super().get_batch_samples(self._transformed(epoch_iterator), num_batches, device)
-        self.clock.step_started = time.perf_counter()
-        self.clock.data_seconds = self.clock.step_started - start
-        return samples, items
-
-    def _transformed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches of one step as the model reads them."""
+        batches = []
         first = self.state.global_step * self.args.gradient_accumulation_steps
-        for number, batch in enumerate(batches, start=first):
+        for number, batch in enumerate(islice(epoch_iterator, num_batches), start=first):
             place = (number * self.args.world_size + self.args.process_index) * self.args.train_batch_size
             rows = len(next(iter(batch.values())))
             self.clock.rows += rows * self.args.world_size
             generators = row_generators(range(place, place + rows), self.args.seed)
-            yield self.task.transform(batch, generators, training=True)
+            batches.append(self.task.transform(batch, generators, training=True))
+        samples, items = super().get_batch_samples(iter(batches), num_batches, device)
+        self.clock.step_started = time.perf_counter()
+        self.clock.data_seconds = self.clock.step_started - start
+        return samples, items
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         number = self.eval_batches_seen * self.args.world_size + self.args.process_index
@@ -274,12 +271,11 @@ class LeanTrainer(Trainer):
         if self.task.has_own_loss:
             loss, outputs = self.task.loss(model, inputs)
             return (loss, outputs) if return_outputs else loss
-        labels = inputs.get("labels")
         smoothing = self.args.label_smoothing_factor if model.training else 0.0
-        if labels is None or self.task.regression or not smoothing:
+        if self.task.regression or not smoothing:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-        logits, labels = self.task.aligned(outputs.logits, labels)
+        logits, labels = self.task.aligned(outputs.logits, inputs["labels"])
         labels = labels.flatten()
         loss = F.cross_entropy(logits.flatten(0, -2).float(), labels, label_smoothing=smoothing, reduction="sum")
         if num_items_in_batch is not None:  # of all processes, whose gradients are averaged

@@ -59,11 +59,6 @@ class Classification(Task):
         labels = {"id2label": dict(enumerate(names)), "label2id": self.classes}
         return {"num_labels": len(names), "problem_type": "single_label_classification", **labels}
 
-    @property
-    def class_count(self) -> int:
-        """How many classes there are; some have two names, the model's and a number."""
-        return len(set(self.classes.values()))
-
     def labels(self, batch: dict[str, list], rows: list[int], source: str, feature: object) -> list[float] | list[int]:
         """Raises ValueError for a label that is missing, infinite, or outside the classes of the training split."""
         labels = []
@@ -78,7 +73,7 @@ class Classification(Task):
                 elif self.goes_by_name and type(value) is int:
                     label = str(value)
                 number = self.classes.get(label) if isinstance(label, str) else label
-                fits = isinstance(number, int) and 0 <= number < self.class_count
+                fits = isinstance(number, int) and 0 <= number < self.config.num_labels
             if not fits:
                 names = list(self.classes or ())
                 expected = f"not one of the {len(names)} classes {', '.join(names[:10])}" if names else "no number"
@@ -93,8 +88,8 @@ class Classification(Task):
             return None
         labels = np.asarray(held_out["labels"])
         most_frequent = np.bincount(np.asarray(train["labels"])).argmax()
-        guesses = range(self.class_count) if self.metric == "f1" else [most_frequent]
-        every = np.eye(self.class_count)
+        guesses = range(self.config.num_labels) if self.metric == "f1" else [most_frequent]
+        every = np.eye(self.config.num_labels)
         outputs = (np.tile(every[guess], (len(labels), 1)) for guess in guesses)
         return f"{self.metric} of one class", max(self.score(EvalPrediction(o, labels))[self.metric] for o in outputs)
 
@@ -110,7 +105,7 @@ class Classification(Task):
                 "squared_error": float(((outputs - labels) ** 2).mean()),
             }
         guesses = prediction.predictions.argmax(-1)
-        average = "binary" if self.class_count == 2 else "macro"
+        average = "binary" if self.config.num_labels == 2 else "macro"
         is_constant = len({*labels, *guesses}) == 1  # sklearn would warn that the correlation is undefined
         matthews = math.nan if is_constant else float(sklearn_metrics.matthews_corrcoef(labels, guesses))
         return {

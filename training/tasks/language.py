@@ -37,11 +37,6 @@ class LanguageModelling(TextTask):
         # One process: where rows are cut must not depend on how many there are.
         return prepared_rows(rows, self._pack, (self.name, self.length), 1, f"rows of {source}")
 
-    def keep_held_out(self, rows: Rows) -> None:
-        """Keeps the UTF-8 bytes of all documents, by which the nats of all their tokens are divided."""
-        # str: nothing has read the rows of a stream yet
-        self.text_bytes = sum(len(str(row[self.text_column]).encode()) for row in rows)
-
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """Loss, in nats per token, of guessing each token by its frequency in the training rows (plus one).
 
@@ -91,6 +86,11 @@ class CausalLM(LanguageModelling):
     head = "ForCausalLM"
     does = "continues text"
     needs = ("eos",)
+
+    def keep_held_out(self, rows: Rows) -> None:
+        """Keeps the UTF-8 bytes of all documents, by which the nats of all their tokens are divided."""
+        # str: nothing has read the rows of a stream yet
+        self.text_bytes = sum(len(str(row[self.text_column]).encode()) for row in rows)
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
         """Rows that share one token with the row before, so that every token is predicted exactly once."""
