@@ -51,19 +51,13 @@ app = typer.Typer(
 )
 
 
-def print_version(context: typer.Context, value: bool) -> None:
-    if value:
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context, version: Annotated[bool, Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
         typer.echo(f"leaner {__version__}")
         context.exit()
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, Option("--version", help="Print the version.", callback=print_version, is_eager=True)
-    ] = False,
-) -> None:
-    pass
 
 
 @app.command(cls=Command)
