@@ -43,10 +43,6 @@ class Spectrum:
         condition_number = largest / smallest if len(counted) == len(values) else inf
         return cls(condition_number, len(values), len(counted), largest, smallest)
 
-    @property
-    def has_full_rank(self) -> bool:
-        return self.rank == self.size
-
 
 def head_similarity(heads: torch.Tensor) -> torch.Tensor:
     """Linear CKA of each pair of heads (Kornblith et al. 2019, arXiv 1905.00414): outputs (T, H, d) → (H, H).
