@@ -27,7 +27,6 @@ from .command import (
     layer_numbers,
     named,
     new_path,
-    require_slimmable,
     slow_imports,
 )
 from .training import commands
@@ -173,8 +172,6 @@ def slim(
         problem += "--intermediate-size or --vocab-size"
     if problem:
         raise ValueError(problem)
-    if vocab_size is None:
-        require_slimmable(source, speedup)
     with slow_imports():
         from ..training.slim import Settings, run
     settings = Settings(**context.params)
