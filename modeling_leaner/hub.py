@@ -1,4 +1,4 @@
-"""The Hub: whether it has a model, the files beside a model's weights, and a model's way there in one commit."""
+"""The Hub: the files beside a model's weights, and a model's way there in one commit."""
 
 import functools
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import transformers
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, snapshot_download
-from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
+from huggingface_hub.errors import HTTPError
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from .files import naming, read_json, sha256
@@ -155,15 +155,6 @@ def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
             if sent != text:
                 files[name] = sent.encode()
     return files
-
-
-def remote_of(repository: str) -> ModelInfo | None:
-    """The repository as it is now; None if there is none. Raises ValueError if the Hub does not answer, or refuses."""
-    with hub_errors(repository):
-        try:
-            return HfApi().model_info(repository)
-        except RepositoryNotFoundError:
-            return None
 
 
 def deleted(files: Mapping[str, Path | bytes], remote: ModelInfo) -> list[str]:

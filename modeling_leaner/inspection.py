@@ -6,6 +6,7 @@ Shapes: N tokens of a row without padding, D hidden_size, H heads, d head_dim.
 
 import copy
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf, log
 from statistics import mean
@@ -42,10 +43,6 @@ class Spectrum:
         largest, smallest = values[0].item(), counted[-1].item() if len(counted) else 0.0
         condition_number = largest / smallest if len(counted) == len(values) else inf
         return cls(condition_number, len(values), len(counted), largest, smallest)
-
-    @property
-    def has_full_rank(self) -> bool:
-        return self.rank == self.size
 
 
 def head_similarity(heads: torch.Tensor) -> torch.Tensor:
@@ -89,13 +86,10 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
         values = [torch.linalg.svdvals(row[tokens]) for row, tokens in zip(rows, seen)]
         medians[projection] = torch.stack([each.max() / each.min() for each in values]).median().item()
 
-    handles = [attention.o_proj.register_forward_pre_hook(measure) for attention in attentions]
-    try:
-        with evaluating(model), without_unpadding(model):
-            model(**inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with evaluating(model), without_unpadding(model), ExitStack() as hooks:
+        for attention in attentions:
+            hooks.enter_context(attention.o_proj.register_forward_pre_hook(measure))
+        model(**inputs)
     return [medians[attention.o_proj] for attention in attentions]
 
 

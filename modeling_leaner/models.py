@@ -45,11 +45,9 @@ def block_inputs(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> tupl
     By the model itself, for the families embed and mask each in their own way.
     """
     read = []
-
-    def note(block: torch.nn.Module, args: tuple, kwargs: dict) -> None:
-        read.append((args[0], args[1:], kwargs | {"past_key_values": None}))
-
-    hook = model.base_model.layers[0].register_forward_pre_hook(note, with_kwargs=True)
+    hook = model.base_model.layers[0].register_forward_pre_hook(
+        lambda _, args, kwargs: read.append((args[0], args[1:], kwargs | {"past_key_values": None})), with_kwargs=True
+    )
     with hook, without_unpadding(model):
         model.base_model(**batch)
     return read[0]

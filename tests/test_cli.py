@@ -47,7 +47,6 @@ package.__path__ = [{str(Path(modeling_leaner.__file__).parent)!r}]
 GRID = "{recipe: digits, shapes: [vit/nano], baseline: vit/nano, seeds: [1], learning_rates: [1e-3]}"
 CONFIGS = {  # of folders that `leaner slim` refuses
     "roberta": {"model_type": "roberta"},
-    "answers": {"model_type": "bert", "architectures": ["BertForQuestionAnswering"]},
     "sixth": {"model_type": "bert", "architectures": ["BertModel"], "num_hidden_layers": 6},
 }
 SCRIPT = Path(sysconfig.get_path("scripts")) / "leaner"
@@ -115,8 +114,6 @@ class TestStart:
             ("slim sixth out --data there", 1, "leaner slim: nothing to remove: give --speedup, --layers"),
             ("slim sixth out --data x.csv --speedup 2", 1, "leaner slim: x.csv: no such file or folder"),
             ("slim roberta out --data . --speedup 2", 1, "leaner slim: roberta: model_type 'roberta' is not"),
-            ("slim answers out --data . --speedup 2", 1, "leaner slim: answers: BertForQuestionAnswering cannot"),
-            ("slim sixth out --data . --speedup 8", 1, "leaner slim: --speedup 8: out of reach of 6 layers"),
             ("plan --family grt", 2, "leaner plan: Invalid value for '--family': 'grt' is not one of 'vit', "),
         ],
     )

@@ -35,7 +35,7 @@ from transformers import (
     ViTImageProcessorPil,
 )
 
-from modeling_leaner import LeanBERTModel
+from modeling_leaner import LeanBERTForQuestionAnswering, LeanBERTModel
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.files import update_config
 from modeling_leaner.hub import load_processors
@@ -224,7 +224,7 @@ def test_below_the_gate_the_status_is_3(tmp_path, rows):
 @pytest.mark.parametrize(
     "options, expected",
     [
-        (["--speedup", "9"], "3 layers"),
+        (["--speedup", "9"], "that of one of 3 layers"),
         (["--speedup", "2", "--layers", "1"], "--layers"),
         ([], "nothing to remove: give --speedup"),
         (["--layers", "5"], "layers: expected 1..3, got 5"),
@@ -237,6 +237,13 @@ def test_what_cannot_be_done_is_one_line(tmp_path, rows, options, expected):
     result = invoked("slim", source, tmp_path / "out", "--data", rows, *options)
     assert result.exit_code == 1 and expected in result.output
     assert not (tmp_path / "out").exists()
+
+
+def test_a_head_that_cannot_be_taught_is_refused(tmp_path, rows):
+    source = save_sentence_encoder(tmp_path / "source")
+    LeanBERTForQuestionAnswering.from_pretrained(source).save_pretrained(source)
+    result = invoked("slim", source, tmp_path / "out", "--speedup", 2, "--data", rows)
+    assert result.exit_code == 1 and "LeanBERTForQuestionAnswering cannot be made faster" in result.output
 
 
 @pytest.mark.parametrize(

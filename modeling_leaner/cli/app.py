@@ -27,7 +27,6 @@ from .command import (
     layer_numbers,
     named,
     new_path,
-    require_slimmable,
     slow_imports,
 )
 from .training import commands
@@ -51,19 +50,13 @@ app = typer.Typer(
 )
 
 
-def print_version(context: typer.Context, value: bool) -> None:
-    if value:
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context, version: Annotated[bool, Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
         typer.echo(f"leaner {__version__}")
         context.exit()
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, Option("--version", help="Print the version.", callback=print_version, is_eager=True)
-    ] = False,
-) -> None:
-    pass
 
 
 @app.command(cls=Command)
@@ -179,8 +172,6 @@ def slim(
         problem += "--intermediate-size or --vocab-size"
     if problem:
         raise ValueError(problem)
-    if vocab_size is None:
-        require_slimmable(source, speedup)
     with slow_imports():
         from ..training.slim import Settings, run
     is_id = not Path(source).exists()

@@ -147,18 +147,6 @@ def convertible(model: str) -> str:
     return model
 
 
-def require_slimmable(model: str, speedup: float | None) -> None:
-    """Raises ValueError for what `leaner slim` cannot do with a folder, as far as its config.json alone decides."""
-    config = Path(model, "config.json")
-    document = read_object(config) if config.is_file() else {}
-    (architecture,) = (document.get("architectures") or [""])[:1]
-    layers = document.get("num_hidden_layers", document.get("n_layer"))
-    if architecture.endswith(("ForQuestionAnswering", "ForMultipleChoice")):
-        raise ValueError(f"{model}: {architecture} cannot be made faster; expected another head, or none")
-    if layers and speedup and speedup >= 1.2 * layers:  # one layer, a little of it made up by narrower MLPs
-        raise ValueError(f"--speedup {speedup:g}: out of reach of {layers} layers, of which one has to stay")
-
-
 def layer_numbers(text: str) -> tuple[int, ...]:
     """`"0,4,5"` → (0, 4, 5), a parser: of what raises ValueError typer says the option."""
     return tuple(map(int, text.split(",")))

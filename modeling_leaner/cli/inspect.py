@@ -97,7 +97,7 @@ def read_inputs(
 
 def conditions(spectra: Sequence[Spectrum]) -> str:
     """κ of matrices, or, of those that have lost rank, the lowest rank."""
-    deficient = [spectrum for spectrum in spectra if not spectrum.has_full_rank]
+    deficient = [spectrum for spectrum in spectra if spectrum.rank < spectrum.size]
     if not deficient:
         return extent([spectrum.condition_number for spectrum in spectra], "{:.4g}")
     lowest = min(deficient, key=lambda spectrum: spectrum.rank)

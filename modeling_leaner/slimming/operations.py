@@ -132,8 +132,7 @@ def _rebuilt(
     if "num_key_value_heads" in document and not is_grouped:  # else all layers keep their key-value heads
         document["num_key_value_heads"] = most
 
-    has_pooler = model.base_model is model and hasattr(model, "pooler")
-    options = {"add_pooling_layer": model.pooler is not None} if has_pooler else {}
+    options = {"add_pooling_layer": model.pooler is not None} if hasattr(model, "pooler") else {}
     with torch.device("meta"):
         slim = type(model)(type(model.config).from_dict(document | changes), **options)
     slim.set_attn_implementation(model.config._attn_implementation)  # which no document of a configuration holds

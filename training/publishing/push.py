@@ -1,10 +1,14 @@
 """`leaner push`: sends a folder to the Hub in one commit, once everything in it is checked."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
+
 from modeling_leaner.files import read_object
-from modeling_leaner.hub import commit, contents, deleted, load_processors, remote_of
+from modeling_leaner.hub import commit, contents, deleted, hub_errors, load_processors
 from modeling_leaner.layers_leaner import find_weights
 
 from .folders import README, check_folder
@@ -48,7 +52,9 @@ def push(folder: Path, repository: str, dry_run: bool = False, private: bool | N
     `private` or not, or as the account's settings say.
     """
     files = checked_contents(folder, repository)
-    remote = remote_of(repository)
+    remote = None
+    with hub_errors(repository), suppress(RepositoryNotFoundError):
+        remote = HfApi().model_info(repository)
     if private and remote is not None and not remote.private:
         raise ValueError(f"--private: {repository} is there already, and public; nothing was sent")
     print(f"{folder} → {repository} ({f'now at {remote.sha[:12]}' if remote else 'a new repository'})")
