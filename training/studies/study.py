@@ -7,8 +7,7 @@ A study is a module whose docstring says what the paper states, with Settings (t
 import importlib
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -96,17 +95,6 @@ def run_study(name: str, is_quick: bool, output: Path) -> None:
     print(f"{len(study.statements)} statements in {results['seconds']:.0f} s of processor time: {output}")
     if is_quick:
         print("--quick checks the code: its verdicts do not count.")
-
-
-@contextmanager
-def double_precision() -> Iterator[None]:
-    """Inside, new tensors are float64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def rounded(value: float) -> float:
