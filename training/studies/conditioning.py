@@ -34,7 +34,7 @@ from ..data.builtin import python_docs
 from ..experiments.grid import PEERS
 from ..experiments.grid_results import GridResults, gain, load_folder
 from ..experiments.statistics import frame, paired_statistics, reported_rows
-from .study import Outcome, Study, line, most
+from .study import Outcome, Study, most
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def run(study: Study, settings: Settings) -> None:
 @local_torch_dtype(torch.float64)
 def untrained_attention(study: Study, settings: Settings) -> None:
     """More heads at one width, without and with a causal mask; X is of N(0, 1), W_Q, W_K and W_V of N(0, 1/D)."""
-    draws, (tokens, width), lines = settings.draws, settings.drawn, []
+    draws, (tokens, width), curves = settings.draws, settings.drawn, {}
     source = Generator().manual_seed(settings.seed)
     for mask in ("bidirectional", "causal"):
         kappas = {}
@@ -124,9 +124,8 @@ def untrained_attention(study: Study, settings: Settings) -> None:
             all(int((many < few).sum()) >= most(draws) for few, many in pairwise(kappas.values())),
             {f"median κ with {heads} heads": finite_or_none(k.median().item()) for heads, k in kappas.items()},
         )
-        whole = {heads: found for heads, found in kappas.items() if found.isfinite().all()}
-        lines.append(line(mask, list(whole), list(whole.values())))
-    study.plot("κ of the head outputs, random weights", "heads", "κ", lines, log="xy")
+        curves[mask] = {heads: found for heads, found in kappas.items() if found.isfinite().all()}
+    study.plot("κ of the head outputs, random weights", "heads", "κ", curves, log="xy")
 
 
 # κ in the finished runs of the grids, at the start and the end of training. Quality is a gain: more is better.
@@ -370,9 +369,8 @@ def cause(study: Study, settings: Settings, arms: dict[str, list[list[Look]]]) -
         ("κ of the head outputs in training", "κ", "kappa", 0, "y"),
         ("loss, same heads, other starts", "nats a byte", "loss", (settings.looks + 1) // 4, ""),
     ):
-        drawn = []
-        for arm, runs in arms.items():
-            by_step = list(zip(*runs))[first:]
-            values = [[getattr(look, name) for look in looks] for looks in by_step]
-            drawn.append(line(arm, [looks[0].step for looks in by_step], values))
-        study.plot(title, "step", y, drawn, log)
+        curves = {
+            arm: {looks[0].step: [getattr(look, name) for look in looks] for looks in list(zip(*runs))[first:]}
+            for arm, runs in arms.items()
+        }
+        study.plot(title, "step", y, curves, log)

@@ -20,7 +20,7 @@ from torch.nn.functional import logsigmoid
 from torch.optim import SGD, Adam, Optimizer
 from transformers.modeling_utils import local_torch_dtype
 
-from .study import Study, line, most
+from .study import Study, most
 
 
 @dataclass(frozen=True)
@@ -175,5 +175,5 @@ def run(study: Study, settings: Settings) -> None:
             min(as_said) >= most(trials),
             numbers,
         )
-        lines = [line(f"H = {heads}", [*curve], [*curve.values()]) for heads, curve in curves.items()]
-        study.plot(f"{name}, {optimiser}, from zero", "steps", "training loss", lines, log="xy")
+        named = {f"H = {heads}": curve for heads, curve in curves.items()}
+        study.plot(f"{name}, {optimiser}, from zero", "steps", "training loss", named, log="xy")

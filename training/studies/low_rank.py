@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 from transformers.modeling_utils import local_torch_dtype
 
-from .study import Study, line
+from .study import Study
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ def run(study: Study, settings: Settings) -> None:
     targets["0.99 on one key each"] = one_hot(order, length).double().mT * (0.99 - rest) + rest
 
     lost = {
-        kind: [off(fit_head(target, size, rounds, source), target) for size in settings.limits]
+        kind: {size: off(fit_head(target, size, rounds, source), target) for size in settings.limits}
         for kind, target in targets.items()
     }
-    means = {kind: [each.mean().item() for each in fits] for kind, fits in lost.items()}
+    means = {kind: [each.mean().item() for each in fits.values()] for kind, fits in lost.items()}
     halves = sum(size <= length // 2 for size in settings.limits)
     least = [min(each[:halves]) for each in means.values()]
     numbers = {
@@ -78,8 +78,7 @@ def run(study: Study, settings: Settings) -> None:
         min(least) > MISSED,
         numbers,
     )
-    lines = [line(kind, settings.limits, fits) for kind, fits in lost.items()]
-    study.plot(f"head size d, wide, n = {length}", "d", "attention put elsewhere", lines)
+    study.plot(f"head size d, wide, n = {length}", "d", "attention put elsewhere", lost)
 
 
 def large_heads(study: Study, settings: Settings, source: Generator) -> None:
