@@ -132,11 +132,9 @@ def renew_code(folder: Path) -> None:
     """Writes the package's files, and the auto_map that names them, over what the folder holds, unless it is plain."""
     if is_plain(folder):
         return
-    document = read_object(folder / "config.json")
-    config_class = FAMILIES[document["model_type"]]
+    config_class = FAMILIES[read_object(folder / "config.json")["model_type"]]
     for path in folder.glob("*.py"):
         path.unlink()
     for name, original in code_files(config_class).items():
         shutil.copyfile(original, folder / name)
-    if document.get("auto_map") != config_class.auto_classes():
-        update_config(folder, auto_map=dict(sorted(config_class.auto_classes().items())))
+    update_config(folder, auto_map=dict(sorted(config_class.auto_classes().items())))
