@@ -92,7 +92,8 @@ def test_a_branch_ends_with_the_weights_of_a_whole_run(workshop):
     rates = {}
     for tokens, steps in ((FIRST, 10), (SECOND, 20)):
         branch = reported(grid, "gpt.json", 1, 3e-3, tokens)
-        half = branch.folder(grid).with_name(f".{branch.name}.begun")
+        folder_of_branch = branch.folder(grid)
+        half = folder_of_branch.with_name(f".{folder_of_branch.name}.begun")
         (half / "checkpoint-8").mkdir(parents=True)  # what a killed sweep leaves
         begun = trained(grid, branch)
         assert not half.exists()

@@ -14,10 +14,11 @@ from command import leaner
 from modeling_leaner.training.experiments.grid import load_grid, reported
 from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.records import ResultRow
-from modeling_leaner.training.studies import conditioning, heads_optimization, low_rank, study
+from modeling_leaner.training.studies import conditioning, heads_optimization, low_rank
 from modeling_leaner.training.studies.conditioning import ARMS, IDENTITY, LARGER, NONE, RANDOM
 from modeling_leaner.training.studies.heads_optimization import mixture_data
 from modeling_leaner.training.studies.study import Study
+from transformers.modeling_utils import local_torch_dtype
 
 from modeling_leaner.cli import training as commands
 
@@ -39,7 +40,7 @@ def threads():
 @pytest.fixture
 def double():
     """float64."""
-    with study.double_precision():
+    with local_torch_dtype(torch.float64):
         yield
 
 

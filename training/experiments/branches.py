@@ -71,13 +71,11 @@ def step_of(grid: Grid, shape: str) -> StepCost | None:
 
 
 def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:
-    """The branches of a shape by their tokens; none if the grid has none.
+    """The branches of a shape by their tokens.
 
     Raises ValueError if the schedule is another one, the rows have no one length, or a branch is no whole number of
     steps, begins before the warm-up ends, or lies beyond the trunk.
     """
-    if grid.branches is None:
-        return {}
     arguments = recipe_of(grid, shape)
     step = step_of(grid, shape)
     schedule = arguments.lr_scheduler_type

@@ -138,18 +138,14 @@ class Run(NamedTuple):
     branch: int | None = None
 
     @property
-    def name(self) -> str:
-        slug = re.sub(r"[^\w.-]+", "-", self.shape.removesuffix(".json")).strip("-.")  # which may be a path
-        tokens = "" if self.branch is None else f"-tokens{self.branch}"
-        return f"{self.phase}-{slug}-seed{self.seed}-lr{self.learning_rate!r}{tokens}"
-
-    @property
     def trunk(self) -> "Run":
         """The trunk of a branch."""
         return Run("trunk", self.shape, self.seed, self.learning_rate)
 
     def folder(self, grid: Grid) -> Path:
-        return grid.path("runs") / self.name
+        slug = re.sub(r"[^\w.-]+", "-", self.shape.removesuffix(".json")).strip("-.")  # which may be a path
+        tokens = "" if self.branch is None else f"-tokens{self.branch}"
+        return grid.path("runs") / f"{self.phase}-{slug}-seed{self.seed}-lr{self.learning_rate!r}{tokens}"
 
 
 def reported(grid: Grid, shape: str, seed: int, rate: float | None, branch: int | None = None) -> Run:

@@ -131,7 +131,7 @@ def shape_option(grid: Grid, run: Run) -> str:
     own = before.grid.seeds[0] if run.phase == "tune" else run.seed
     seed = own if grid.start_seed is None else grid.start_seed
     start = reported(before.grid, run.shape, seed, before.tuning.best.get(run.shape))
-    places = [folder / "runs" / start.name]
+    places = [start.folder(before.grid)]
     if run.shape in (before.grid.publish or {}) and seed == before.grid.seeds[0]:
         places.append(folder.parent.parent / before.grid.publish[run.shape])
     for place in places:

@@ -6,7 +6,7 @@ it with `trust_remote_code=True` runs them: no other code may be there.
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import transformers
@@ -81,19 +81,12 @@ def code_files(config_class: type[LeanConfig]) -> dict[str, Path]:
 
 
 def check_code(folder: Path, files: Iterable[str] | None = None) -> None:
-    """Raises ValueError for the first reason of `foreign_code`."""
-    problem = next(foreign_code(folder, files), None)
-    if problem:
-        raise ValueError(problem)
+    """Raises ValueError where `trust_remote_code=True` might run other code of the folder than the package's.
 
-
-def foreign_code(folder: Path, files: Iterable[str] | None = None) -> Iterator[str]:
-    """Reasons why `trust_remote_code=True` might run other code of the folder than the package's, by reading alone.
-
-    A plain folder, of a model of transformers, has no code at all. Reasons are a link that leads out of the folder; a
-    code file that differs from the package's, is missing or not the package's; an `auto_map` or a module that points
-    elsewhere; a key of config.json that no model of the family writes. `files` are those of the folder that count as
-    code; None for all.
+    It only reads. A plain folder, of a model of transformers, has no code at all. Reasons are a link that leads out of
+    the folder; a code file that differs from the package's, is missing or not the package's; an `auto_map` or a module
+    that points elsewhere; a key of config.json that no model of the family writes. `files` are those of the folder
+    that count as code; None for all.
     """
     file = folder / "config.json"
     document = read_object(file)
@@ -116,33 +109,32 @@ def foreign_code(folder: Path, files: Iterable[str] | None = None) -> Iterator[s
             what = "missing; expected that of this package; leaner publish renews it"
         elif path.read_bytes() == expected[path].read_bytes():
             continue
-        yield f"{path}: {what}"
+        raise ValueError(f"{path}: {what}")
 
     # What names code: config.json that of the family, tokenizer and processor are transformers' own.
     for path in sorted({*folder.glob("*.json")} - {folder / MODULES}):
         auto_map = config_class.auto_classes() if config_class and path == file else None
         given = read_object(path).get("auto_map")
         if given != auto_map:
-            yield f"{path}: auto_map is {given}, expected {auto_map}"
+            raise ValueError(f"{path}: auto_map is {given}, expected {auto_map}")
     if config_class:  # a key of transformers may name code, as attn_implementation does
         known = config_class().to_dict().keys() | config_class._own_keys() | WRITTEN_BY_TRAINER | {"per_layer_config"}
-        for key in sorted(document.keys() - known):
-            yield f"{file}: {key}: not a key that a {config_class.__name__} is saved with"
+        unknown = sorted(document.keys() - known)
+        if unknown:
+            raise ValueError(f"{file}: {unknown[0]}: not a key that a {config_class.__name__} is saved with")
     path = folder / MODULES
     for module in checked(list[dict], read_json(path), path) if path.is_file() else []:
         if not re.fullmatch(r"sentence_transformers\.[\w.]+", str(module.get("type"))):
-            yield f"{path}: type is {module.get('type')!r}, expected a module of sentence-transformers"
+            raise ValueError(f"{path}: type is {module.get('type')!r}, expected a module of sentence-transformers")
 
 
 def renew_code(folder: Path) -> None:
     """Writes the package's files, and the auto_map that names them, over what the folder holds, unless it is plain."""
     if is_plain(folder):
         return
-    document = read_object(folder / "config.json")
-    config_class = FAMILIES[document["model_type"]]
+    config_class = FAMILIES[read_object(folder / "config.json")["model_type"]]
     for path in folder.glob("*.py"):
         path.unlink()
     for name, original in code_files(config_class).items():
         shutil.copyfile(original, folder / name)
-    if document.get("auto_map") != config_class.auto_classes():
-        update_config(folder, auto_map=dict(sorted(config_class.auto_classes().items())))
+    update_config(folder, auto_map=dict(sorted(config_class.auto_classes().items())))

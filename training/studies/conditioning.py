@@ -10,7 +10,6 @@ learning rate. It says nothing about κ later in training, which nothing control
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise, permutations
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -22,6 +21,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import AdamW
 from transformers import get_cosine_schedule_with_warmup
+from transformers.modeling_utils import local_torch_dtype
 
 from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 from modeling_leaner.files import finite_or_none
@@ -34,7 +34,7 @@ from ..data.builtin import python_docs
 from ..experiments.grid import PEERS
 from ..experiments.grid_results import GridResults, gain, load_folder
 from ..experiments.statistics import frame, paired_statistics, reported_rows
-from .study import Outcome, Study, double_precision, line, most
+from .study import Outcome, Study, most
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ QUICK = Settings(
 
 
 def run(study: Study, settings: Settings) -> None:
-    untrained_attention(study, settings, Generator().manual_seed(settings.seed))
+    untrained_attention(study, settings)
     finished_grids(study)
 
     # The best rate of each arm, by shorter runs with seeds that are not reported.
@@ -99,10 +99,11 @@ def run(study: Study, settings: Settings) -> None:
     cause(study, settings, {arm: [train(settings, arm, rates[arm], seed) for seed in settings.seeds] for arm in ARMS})
 
 
-@double_precision()
-def untrained_attention(study: Study, settings: Settings, source: Generator) -> None:
+@local_torch_dtype(torch.float64)
+def untrained_attention(study: Study, settings: Settings) -> None:
     """More heads at one width, without and with a causal mask; X is of N(0, 1), W_Q, W_K and W_V of N(0, 1/D)."""
-    draws, (tokens, width), lines = settings.draws, settings.drawn, []
+    draws, (tokens, width), curves = settings.draws, settings.drawn, {}
+    source = Generator().manual_seed(settings.seed)
     for mask in ("bidirectional", "causal"):
         kappas = {}
         for heads in settings.drawn_heads:
@@ -123,9 +124,8 @@ def untrained_attention(study: Study, settings: Settings, source: Generator) -> 
             all(int((many < few).sum()) >= most(draws) for few, many in pairwise(kappas.values())),
             {f"median κ with {heads} heads": finite_or_none(k.median().item()) for heads, k in kappas.items()},
         )
-        whole = {heads: found for heads, found in kappas.items() if found.isfinite().all()}
-        lines.append(line(mask, list(whole), list(whole.values())))
-    study.plot("κ of the head outputs, random weights", "heads", "κ", lines, log="xy")
+        curves[mask] = {heads: found for heads, found in kappas.items() if found.isfinite().all()}
+    study.plot("κ of the head outputs, random weights", "heads", "κ", curves, log="xy")
 
 
 # κ in the finished runs of the grids, at the start and the end of training. Quality is a gain: more is better.
@@ -236,17 +236,12 @@ class Look(NamedTuple):
     kappa: float
 
 
-@lru_cache
-def text_of(split: str) -> Tensor:
-    """All bytes of a split, (N), int64."""
-    joined = "\n\n".join(python_docs()[split]["text"]).encode()
-    return torch.frombuffer(bytearray(joined), dtype=torch.uint8).long()
-
-
-def held_out_rows(count: int, length: int) -> Tensor:
-    """Rows (count, length) spread evenly over the test split, the same for every run."""
-    text = text_of("test")
-    return text[torch.linspace(0, len(text) - length, count).long()[:, None] + torch.arange(length)]
+def text_and_rows(settings: Settings) -> tuple[Tensor, Tensor]:
+    """All bytes of the training split, (N), and rows (held_out, length) spread evenly over the test split: int64."""
+    texts = ("\n\n".join(python_docs()[split]["text"]).encode() for split in ("train", "test"))
+    text, test = (torch.frombuffer(bytearray(each), dtype=torch.uint8).long() for each in texts)
+    starts = torch.linspace(0, len(test) - settings.length, settings.held_out).long()
+    return text, test[starts[:, None] + torch.arange(settings.length)]
 
 
 @torch.no_grad()
@@ -281,9 +276,8 @@ def train(settings: Settings, arm: str, rate: float, seed: int) -> list[Look]:
     model = new_model(settings, arm, seed)
     optimizer = AdamW(model.parameters(), lr=rate, weight_decay=0.1)
     schedule = get_cosine_schedule_with_warmup(optimizer, math.ceil(0.1 * steps), steps)
-    text = text_of("train")
+    text, held_out = text_and_rows(settings)
     source = Generator().manual_seed(seed)
-    held_out = held_out_rows(settings.held_out, length)
     when = {round(steps * place / settings.looks) for place in range(settings.looks + 1)}
     looks = []
     for step in range(steps + 1):
@@ -342,7 +336,7 @@ def cause(study: Study, settings: Settings, arms: dict[str, list[list[Look]]]) -
     """Whether a lower κ at the start, at equal norm and equal heads, gives a lower loss; `arms` are looks by seed."""
     ends = {arm: [looks[-1].loss for looks in runs] for arm, runs in arms.items()}
     kappas = {arm: geometric_mean(looks[0].kappa for looks in runs) for arm, runs in arms.items()}
-    text, rows = text_of("train"), held_out_rows(settings.held_out, settings.length)
+    text, rows = text_and_rows(settings)
     pairs = torch.bincount(text[:-1] * BYTES + text[1:], minlength=BYTES**2).view(BYTES, BYTES).double() + 0.1
     shares = pairs / pairs.sum(dim=1, keepdim=True)  # of the bytes that follow each byte, smoothed
     bigram = -shares[rows[:, :-1], rows[:, 1:]].log().mean().item()
@@ -375,9 +369,8 @@ def cause(study: Study, settings: Settings, arms: dict[str, list[list[Look]]]) -
         ("κ of the head outputs in training", "κ", "kappa", 0, "y"),
         ("loss, same heads, other starts", "nats a byte", "loss", (settings.looks + 1) // 4, ""),
     ):
-        drawn = []
-        for arm, runs in arms.items():
-            by_step = list(zip(*runs))[first:]
-            values = [[getattr(look, name) for look in looks] for looks in by_step]
-            drawn.append(line(arm, [looks[0].step for looks in by_step], values))
-        study.plot(title, "step", y, drawn, log)
+        curves = {
+            arm: {looks[0].step: [getattr(look, name) for look in looks] for looks in list(zip(*runs))[first:]}
+            for arm, runs in arms.items()
+        }
+        study.plot(title, "step", y, curves, log)

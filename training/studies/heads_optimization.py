@@ -18,8 +18,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import logsigmoid
 from torch.optim import SGD, Adam, Optimizer
+from transformers.modeling_utils import local_torch_dtype
 
-from .study import Study, double_precision, line, most
+from .study import Study, most
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ FIGURES = {  # data and optimiser → place in the paper, and what it says of mo
 SHARES = (0.1, 1 / 3, 1.0)  # of the steps, at which runs are compared
 
 
-@double_precision()
+@local_torch_dtype(torch.float64)
 def run(study: Study, settings: Settings) -> None:
     """Whether more heads are faster, by training loss."""
     planted, source = settings.planted, [Generator().manual_seed(seed) for seed in settings.seeds]
@@ -174,5 +175,5 @@ def run(study: Study, settings: Settings) -> None:
             min(as_said) >= most(trials),
             numbers,
         )
-        lines = [line(f"H = {heads}", [*curve], [*curve.values()]) for heads, curve in curves.items()]
-        study.plot(f"{name}, {optimiser}, from zero", "steps", "training loss", lines, log="xy")
+        named = {f"H = {heads}": curve for heads, curve in curves.items()}
+        study.plot(f"{name}, {optimiser}, from zero", "steps", "training loss", named, log="xy")

@@ -6,14 +6,14 @@ whatever the number of heads. Added here: a head of n − 1 is enough, and sharp
 is had by heads of a fraction of the length.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 from torch.nn.functional import one_hot
+from transformers.modeling_utils import local_torch_dtype
 
-from .study import Study, double_precision, line
+from .study import Study
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ EXACT = 1e-12
 MISSED = 0.01  # of the attention: less is as good as none
 
 
-@double_precision()
+@local_torch_dtype(torch.float64)
 def run(study: Study, settings: Settings) -> None:
     source = Generator().manual_seed(settings.seed)
     large_heads(study, settings, source)
@@ -52,10 +52,10 @@ def run(study: Study, settings: Settings) -> None:
     targets["0.99 on one key each"] = one_hot(order, length).double().mT * (0.99 - rest) + rest
 
     lost = {
-        kind: [off(fit_head(target, size, rounds, source), target) for size in settings.limits]
+        kind: {size: off(fit_head(target, size, rounds, source), target) for size in settings.limits}
         for kind, target in targets.items()
     }
-    means = {kind: [each.mean().item() for each in fits] for kind, fits in lost.items()}
+    means = {kind: [each.mean().item() for each in fits.values()] for kind, fits in lost.items()}
     halves = sum(size <= length // 2 for size in settings.limits)
     least = [min(each[:halves]) for each in means.values()]
     numbers = {
@@ -78,8 +78,7 @@ def run(study: Study, settings: Settings) -> None:
         min(least) > MISSED,
         numbers,
     )
-    lines = [line(kind, settings.limits, fits) for kind, fits in lost.items()]
-    study.plot(f"head size d, wide, n = {length}", "d", "attention put elsewhere", lines)
+    study.plot(f"head size d, wide, n = {length}", "d", "attention put elsewhere", lost)
 
 
 def large_heads(study: Study, settings: Settings, source: Generator) -> None:
@@ -106,22 +105,21 @@ def off(found: Tensor, target: Tensor) -> Tensor:
     return (found - target).abs().sum(-2).mean(-1) / 2
 
 
-def minimise(parameters: list[Tensor], logits: Callable[[], Tensor], target: Tensor, rounds: int) -> Tensor:
-    """The attention that scores reach, fitted to P by the cross-entropy of its columns, all of the batch at once."""
+def minimise(left: Tensor, right: Tensor, target: Tensor, rounds: int) -> Tensor:
+    """The attention that scores left · rightᵀ reach, fitted to P by cross-entropy, all of the batch at once."""
     optimizer = torch.optim.LBFGS(
-        parameters, max_iter=60, history_size=20, line_search_fn="strong_wolfe", tolerance_change=1e-12
+        [left, right], max_iter=60, history_size=20, line_search_fn="strong_wolfe", tolerance_change=1e-12
     )
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = -(target * torch.log_softmax(logits(), -2)).sum()
+        value = -(target * torch.log_softmax(left @ right.mT, -2)).sum()
         value.backward()
         return value
 
     for _ in range(rounds):
         optimizer.step(loss)
-    with torch.no_grad():
-        return torch.softmax(logits(), -2)
+    return torch.softmax(left @ right.mT, -2).detach()
 
 
 def fit_head(target: Tensor, size: int, rounds: int, source: Generator) -> Tensor:
@@ -139,6 +137,6 @@ def fit_head(target: Tensor, size: int, rounds: int, source: Generator) -> Tenso
     fits = []
     for start in starts:
         factors = [part.clone(memory_format=torch.contiguous_format).requires_grad_() for part in start]
-        fits.append(minimise(factors, lambda pair=factors: pair[0] @ pair[1].mT, target, rounds))
+        fits.append(minimise(*factors, target, rounds))
     better = off(fits[1], target) < off(fits[0], target)
     return torch.where(better[:, None, None], fits[1], fits[0])

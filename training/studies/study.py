@@ -7,15 +7,13 @@ A study is a module whose docstring says what the paper states, with Settings (t
 import importlib
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from modeling_leaner.files import whole_folder, write_json
 
@@ -51,8 +49,21 @@ class Study:
         shown = [f"{name} {value}" for name, value in numbers.items()]
         print(f"{verdict}: {statement} {'; '.join(shown[:SHOWN])}", flush=True)
 
-    def plot(self, title: str, x: str, y: str, lines: list[dict[str, Any]], log: str = "") -> None:
-        """Adds a panel of `line`s to the figure; `log` names the axes with a logarithmic scale."""
+    def plot(
+        self, title: str, x: str, y: str, curves: Mapping[str, Mapping[float, Iterable[float]]], log: str = ""
+    ) -> None:
+        """Adds a panel to the figure: of each curve the mean, the least and the greatest at each x.
+
+        Args:
+            curves: by label, at each x the values of the trials (R,).
+            log: the axes with a logarithmic scale.
+        """
+        lines = []
+        for label, curve in curves.items():
+            values = [[float(one) for one in trials] for trials in curve.values()]
+            ends = {"low": [rounded(min(each)) for each in values], "high": [rounded(max(each)) for each in values]}
+            mean = [rounded(sum(each) / len(each)) for each in values]
+            lines.append({"label": label, "x": list(curve), "y": mean, **ends})
         self.panels.append({"title": title, "x": x, "y": y, "log": log, "lines": lines})
 
 
@@ -98,32 +109,9 @@ def run_study(name: str, is_quick: bool, output: Path) -> None:
         print("--quick checks the code: its verdicts do not count.")
 
 
-@contextmanager
-def double_precision() -> Iterator[None]:
-    """Inside, new tensors are float64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def rounded(value: float) -> float:
     """To six significant digits: what is stored."""
     return float(f"{value:.6g}")
-
-
-def line(label: str, x: Sequence[float], values: Sequence[Tensor | Sequence[float]]) -> dict[str, Any]:
-    """Of a panel: at each x the mean over the trials (R,), with the least and the greatest."""
-    y = [[float(one) for one in each] for each in values]
-    return {
-        "label": label,
-        "x": list(x),
-        "y": [rounded(sum(each) / len(each)) for each in y],
-        "low": [rounded(min(each)) for each in y],
-        "high": [rounded(max(each)) for each in y],
-    }
 
 
 def most(trials: int) -> int:
