@@ -15,6 +15,8 @@ from modeling_leaner.training.running import run_card
 from modeling_leaner.training.tasks import TASKS
 from transformers.utils import is_torchvision_available
 
+from modeling_leaner.hub import HUB_OWNER
+
 
 ROOT = Path(__file__).parent.parent
 CARDS = ROOT / "model_cards"
@@ -68,7 +70,7 @@ def test_every_folder_has_its_short_card(folder):
     assert len(card.text.split()) <= 500
     assert card.data.pipeline_tag == TASKS[results.task].hub_name
     assert card.data.datasets == ([results.dataset] if "/" in results.dataset else None)
-    assert card.data.base_model == (run_card.repository(results.parent) if results.parent else None)
+    assert card.data.base_model == (f"{HUB_OWNER}/{results.parent}" if results.parent else None)
     assert {each.metric_type for each in card.data.eval_results} == {name[5:] for name in results.metrics}
     for each in card.data.eval_results:
         value = results.metrics[f"eval_{each.metric_type}"]

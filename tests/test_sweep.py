@@ -393,10 +393,13 @@ def test_jobs(bench, monkeypatch):
         ({"overrides": {"seed": 1}}, "overrides: .*expected none of shape, seed, "),
         ({"metric": "accurracy"}, "metric: expected accuracy or loss, got accurracy"),
         ({"publish": {"vit/tiny": "a/b"}}, "publish.vit/tiny: .*expected a folder's name"),
+        ({"shapes": [BASE, "vit-tiny.json"]}, "shapes: two would share a run folder"),
+        ({"overrides": {"eval_split": "none"}}, "eval_split: none, and no holdout"),
         ({"overrides": {"max_stepz": 5}}, "vit/tiny by recipe digits: max_stepz: unknown key"),
     ],
 )
 def test_refused_grids(bench, changes, message):
+    Path("vit-tiny.json").write_text("{}")
     assert re.match(f"leaner sweep: grid.yaml: {message}", refuses(bench, **changes))
     assert bench.calls() == [] and not bench.output.exists()
 

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
@@ -206,11 +206,6 @@ def words_of(settings: Mapping[str, object]) -> list[str]:
         elif value is not None:
             words.append(f"--{key}={value if isinstance(value, str) else json.dumps(value)}")
     return words
-
-
-def copy_options(recipe: Mapping[str, object], data_files: Sequence[str]) -> list[str]:
-    """The options that read a local copy of the data, if there is one, and hold out the same rows of it again."""
-    return words_of({"data_files": list(data_files), "holdout": recipe.get("holdout")}) if data_files else []
 
 
 def parse(

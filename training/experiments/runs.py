@@ -76,6 +76,8 @@ def check_settings(grid: Grid) -> None:
     for shape in grid.shapes:
         for phase in phases:
             arguments = run_arguments(grid, shape, phase)
+    if arguments.eval_split == "none" and not arguments.holdout:
+        raise ValueError("eval_split: none, and no holdout; runs are compared on evaluation rows")
     main = (arguments.metric,) if arguments.metric else TASKS[arguments.task].main_metrics
     known = [*main, "loss"]
     if grid.metric not in (None, *known):

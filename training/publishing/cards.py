@@ -11,6 +11,7 @@ from jinja2 import FileSystemLoader
 from transformers import AutoConfig
 
 from modeling_leaner.files import read_json, write_bytes, write_json
+from modeling_leaner.hub import HUB_OWNER
 from modeling_leaner.shapes import heads_of, is_plain
 
 from ..experiments.grid_results import gain
@@ -52,8 +53,8 @@ def render(folder: Path) -> str:
         dataset=results.dataset_name,
         task=task,
         family=type(config).__name__.removesuffix("Config"),
-        parent=run_card.repository(results.parent) if results.parent else None,
-        snippet=run_card.snippet(results, config, run_card.repository(results.name)),
+        parent=f"{HUB_OWNER}/{results.parent}" if results.parent else None,
+        snippet=run_card.snippet(results, config, f"{HUB_OWNER}/{results.name}"),
         scores=scores,
         best=best,
         ahead=gain(scores[0][1] - best.value, evidence.higher_is_better) if best else None,
@@ -114,7 +115,7 @@ def encoder_card(folder: Path) -> str:
         rivals=rivals(len(results["heads_per_layer"]), results["base_model"]),
         is_plain=is_plain(folder),
         trained_length=re.search(r"--max_length[ =](\d+)", " ".join(results["commands"]))[1],
-        repository=run_card.repository(results["name"]),
+        repository=f"{HUB_OWNER}/{results['name']}",
         project=run_card.PROJECT,
     )
     return str(ModelCard(text))

@@ -22,7 +22,7 @@ from ..experiments.grid_results import GridResults, load_folder, load_results
 from ..experiments.statistics import reported_rows, score
 from ..records import RESULTS, Evidence, PublishedResults, checked
 from ..running.run_folder import RECIPE
-from ..settings import copy_options
+from ..settings import words_of
 from .cards import write_published
 from .folders import CARDS, is_encoder, published_folders, results_in
 from .index import write_index
@@ -136,7 +136,8 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], license:
     source = reported(grid, shape, grid.seeds[0], loaded.tuning.best[shape]).folder(grid)
     if target.exists():
         license = license or read_object(target / RESULTS).get("license")
-    options = copy_options(results_in(source / RESULTS).recipe, data_files)
+    holdout = results_in(source / RESULTS).recipe.get("holdout")
+    options = words_of({"data_files": list(data_files), "holdout": holdout})
     results = results_of_cell(loaded, shape, source, options).model_copy(update={"license": license})
     with whole_folder(target, replace=True) as folder:
         folder.mkdir()

@@ -57,11 +57,6 @@ HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity")
 NO_LANGUAGE = ("listops", "listops-short", "python-docs", LOCAL_FILES)  # built-in text that is not English, or unknown
 
 
-def repository(name: str) -> str:
-    """The Hub id of a published folder."""
-    return f"{HUB_OWNER}/{name}"
-
-
 def named_metrics(results: RunResults) -> dict[str, float]:
     """The metrics of the evaluation that are defined, without `eval_`, the main one first."""
     found = {key.removeprefix("eval_"): value for key, value in sorted(results.metrics.items()) if value is not None}
@@ -71,7 +66,7 @@ def named_metrics(results: RunResults) -> dict[str, float]:
 def base_model(results: RunResults) -> str | None:
     """The Hub id of the model that a run started from, if it has one; a published parent has the same owner."""
     if isinstance(results, PublishedResults) and results.parent is not None:
-        return repository(results.parent)
+        return f"{HUB_OWNER}/{results.parent}"
     start = results.started_from
     return None if start is None or start.startswith("./") else start
 
