@@ -13,7 +13,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modeling_leaner.training.data import builtin as data
-from modeling_leaner.training.data import tokenizer as module
+from modeling_leaner.training.data import sources as data_sources
 from modeling_leaner.training.data.tokenizer import TOKENIZER_KINDS, train_tokenizer
 from transformers import AutoTokenizer
 
@@ -144,7 +144,7 @@ def sources(monkeypatch):
     """A stand-in for the data, and the list of what was asked of it."""
     asked = []
     rows = Dataset.from_dict({"text": TEXTS, "title": ["t"] * len(TEXTS), "number": range(len(TEXTS))})
-    monkeypatch.setattr(module, "load_split", lambda **given: (asked.append(given), rows)[1])
+    monkeypatch.setattr(data_sources, "load_split", lambda *place, **given: (asked.append((*place, given)), rows)[1])
     return asked
 
 
@@ -153,8 +153,7 @@ def test_command(kind, sources, tmp_path, capsys):
     output = tmp_path / "deep" / "out"
     arguments = ["--kind", kind, "--vocab_size", "600", "--max_length", "77", "--data_files", "a.txt", "b.txt"]
     leaner("tokenizer", *arguments, "--output_dir", output)
-    data = {"dataset": None, "dataset_config": None, "data_files": ["a.txt", "b.txt"], "split": "train"}
-    assert sources == [data]
+    assert sources == [(None, "train", {"dataset_config": None, "data_files": ["a.txt", "b.txt"]})]
     tokenizer = AutoTokenizer.from_pretrained(output)
     assert tokenizer.model_max_length == 77 and tokenizer.cls_token == "[CLS]"
     assert tokenizer.get_vocab() == trained(kind, "bert").get_vocab()

@@ -148,17 +148,6 @@ class RecipeArguments(TrainingArguments):
             raise ValueError("hub_token: use hf auth login, or HF_TOKEN")
 
 
-def own_settings() -> dict[str, str]:
-    """The help of the settings of this package, with their defaults."""
-    settings = {setting.name: setting for setting in fields(RecipeArguments)}
-    shown = {}
-    for key in RecipeArguments.__annotations__:  # in their order, which is not that of `fields`
-        default = settings[key].default
-        stated = f" [default: {default}]" if isinstance(default, bool | int | float | str) else ""
-        shown[key] = settings[key].metadata["help"].replace("%%", "%") + stated
-    return shown
-
-
 def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
     """`["train=a.parquet", "train=b.parquet", "folder"]` → files of each split; None for what names no split."""
     files: dict[str | None, list[str]] = {}

@@ -4,6 +4,7 @@ Here are their options, and what is checked before anything slow is imported. Th
 those of `training.settings.RecipeArguments`.
 """
 
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,16 +40,19 @@ class TrainCommand(KeyCommand):
 
     def format_help(self, context: typer.Context, formatter: Any) -> None:
         super().format_help(context, formatter)
-        from ..training.settings import own_settings
+        from ..training.settings import RecipeArguments
 
         console = plain_console()
         console.print(f"Recipes: {', '.join(RECIPE_NAMES)}; or a file of your own.")
         console.print("Every field of transformers.TrainingArguments is a key; beside them, or with another default:")
         table = Table(box=None, show_header=False)
         above = {parameter.name for parameter in self.params}
-        for key, help in own_settings().items():
+        settings = {setting.name: setting for setting in fields(RecipeArguments)}
+        for key in RecipeArguments.__annotations__:  # in their order, which is not that of `fields`
             if key not in above:
-                table.add_row(f"--{key}", Text(help))
+                default = settings[key].default
+                stated = f" [default: {default}]" if isinstance(default, bool | int | float | str) else ""
+                table.add_row(f"--{key}", Text(settings[key].metadata["help"].replace("%%", "%") + stated))
         console.print(table)
 
 
@@ -118,7 +122,6 @@ def evaluate(
 
 @commands.command(cls=Command)
 def tokenizer(
-    context: typer.Context,
     kind: Annotated[Literal["byte-bpe", "wordpiece", "bytes", "words"], Option(help="What a token is.")],
     output_dir: Annotated[Path, Option(help="Folder to write; it must not exist.", callback=new_path)],
     family: Annotated[Literal["bert", "gpt"], Option(help="Whose special tokens.")] = "bert",
@@ -137,8 +140,15 @@ def tokenizer(
     Example: leaner tokenizer --kind wordpiece --data texts.txt --output-dir my-tokenizer
     """
     with slow_imports():
-        from ..training.data.tokenizer import write_tokenizer
-    write_tokenizer(**context.params)
+        from ..files import whole_folder
+        from ..training.data.sources import find_text_column, load_split
+        from ..training.data.tokenizer import train_tokenizer
+    rows = load_split(dataset, split, dataset_config=dataset_config, data_files=data_files)
+    texts = rows[find_text_column(rows, text_column, "--text-column")]
+    made = train_tokenizer(texts, kind, vocab_size, max_length, family)
+    with whole_folder(output_dir) as folder:
+        made.save_pretrained(folder)
+    typer.echo(f"{output_dir}: {kind}, {len(made):,} tokens")
     typer.echo(f"Next: leaner train RECIPE --shape {family}/nano --tokenizer {output_dir}")
 
 

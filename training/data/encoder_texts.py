@@ -17,12 +17,6 @@ COLUMNS = ("text", "sentence", "sentence1", "sentence2")
 WORDS_IN_A_ROW = 8
 
 
-def sentences(text: str) -> list[str]:
-    """The sentences of a text that have 20 to 220 characters."""
-    parts = [part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text)]
-    return [part for part in parts if 20 <= len(part) <= 220]
-
-
 def compared(text: str) -> tuple[str, set[str]]:
     """What two texts are compared by: their words in lower case, without punctuation, and every 8 of them in a row."""
     words = re.findall(r"\w+", text.lower())
@@ -31,7 +25,7 @@ def compared(text: str) -> tuple[str, set[str]]:
 
 
 def write_sentences(output: Path, sources: list[Path], leave_out: list[Path]) -> None:
-    """Writes the distinct sentences in their order, as the column `text`, and prints how many were left out."""
+    """Writes the distinct sentences of 20 to 220 characters, in their order, as the column `text`."""
     whole, runs = set(), set()  # of what is left out
     for path in leave_out:
         for _, column in pd.read_parquet(path).select_dtypes(["object", "string"]).items():
@@ -45,7 +39,8 @@ def write_sentences(output: Path, sources: list[Path], leave_out: list[Path]) ->
         rows = pd.read_parquet(path)
         for column in (name for name in COLUMNS if name in rows):
             for text in rows[column].dropna():
-                for sentence in sentences(text):
+                parts = (part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text))
+                for sentence in (part for part in parts if 20 <= len(part) <= 220):
                     words, in_a_row = compared(sentence)
                     if words not in kept:
                         kept[words] = None if words in whole or in_a_row & runs else sentence

@@ -9,16 +9,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from modeling_leaner.files import whole_folder
-
-from .sources import checked_texts, find_text_column, load_split
+from .sources import checked_texts
 
 
 TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
@@ -146,15 +142,3 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str], unknow
     trained.decoder = decoders.WordPiece(cleanup=False)
     trained.add_special_tokens(special)
     return trained
-
-
-def write_tokenizer(
-    output_dir: Path, kind: str, vocab_size: int, max_length: int, family: str, text_column: str | None, **source: Any
-) -> None:
-    """Trains a tokenizer on texts, saves it, and prints what it is; `source` has the arguments of `load_split`."""
-    rows = load_split(**source)
-    texts = rows[find_text_column(rows, text_column, "--text-column")]
-    tokenizer = train_tokenizer(texts, kind, vocab_size, max_length, family)
-    with whole_folder(output_dir) as folder:
-        tokenizer.save_pretrained(folder)
-    print(f"{output_dir}: {kind}, {len(tokenizer):,} tokens")
