@@ -13,15 +13,15 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from .files import naming, read_json, sha256
 from .layers_leaner import WEIGHTS
-from .models import Pool, first_token, mean_over_tokens
+from .models import Pool, mean_over_tokens
 from .names import reason_of
 
 
 RECORD = "slim.json"  # of a cut, beside its weights: what was left out
 POOLING = "1_Pooling/config.json"
 MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
-POOLS = {"mean": mean_over_tokens, "cls": first_token}  # and as folders before sentence-transformers 6 say it:
-POOLS |= {"pooling_mode_mean_tokens": mean_over_tokens, "pooling_mode_cls_token": first_token}
+POOLS = {"mean": mean_over_tokens, "cls": lambda states, mask: states[:, 0]}  # as sentence-transformers names them
+POOLS |= {"pooling_mode_mean_tokens": POOLS["mean"], "pooling_mode_cls_token": POOLS["cls"]}  # before version 6
 SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}  # one of them is enough
 PREPROCESSORS = {AutoImageProcessor: {"preprocessor_config.json"}, transformers.AutoTokenizer: TOKENIZER_FILES}

@@ -64,11 +64,6 @@ def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.T
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
-def first_token(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """(B, T, D) → (B, D)"""
-    return states[:, 0]
-
-
 def with_channels(image: Image, channels: int) -> Image:
     """Greyscale, palettes and transparency in the mode of `channels`; of a number without one the image as it is."""
     mode = MODES.get(channels, image.mode)

@@ -14,7 +14,7 @@ from modeling_leaner import (
     LeanViTConfig,
     LeanViTForImageClassification,
 )
-from modeling_leaner.models import first_token
+from modeling_leaner.hub import POOLS
 from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Reference
 from modeling_leaner.slimming.slim import Target, slim
@@ -204,7 +204,7 @@ def more_inputs():
 class TestScores:
     def test_layers_are_ranked_by_what_the_cut_model_puts_out(self, model):
         """The search that shares beginnings gives the change of each model that was cut and run."""
-        reference = Reference.of(model, [inputs(model)], first_token)  # of an encoder; others do not pool
+        reference = Reference.of(model, [inputs(model)], POOLS["cls"])  # of an encoder; others do not pool
         ranking = measures.rank_layers(model, reference, 2)
         assert sorted(ranking) == [(0, 1), (0, 2), (1, 2)]
         changes = list(ranking.values())

@@ -185,11 +185,6 @@ class ResultRow:
         read = {name: READ[CELL_TYPES[name]](value) for name, value in given.items()}
         return cls(**dict.fromkeys(COLUMNS) | read)
 
-    def cells(self) -> dict[str, object]:
-        """The values as results.csv holds them, by column."""
-        truth = self.higher_is_better
-        return {**vars(self), "higher_is_better": None if truth is None else int(truth)}
-
 
 READ = {str: str, int: int, float: lambda cell: finite_or_none(float(cell)), bool: lambda cell: bool(int(cell))}
 COLUMNS = [column.name for column in fields(ResultRow)]

@@ -39,7 +39,9 @@ def write_rows(path: Path, rows: Iterable[ResultRow]) -> None:
     file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(row.cells() for row in rows)
+    for row in rows:
+        higher = row.higher_is_better
+        writer.writerow({**vars(row), "higher_is_better": None if higher is None else int(higher)})
     write_bytes(path, file.getvalue().encode())
 
 
