@@ -164,11 +164,14 @@ def load_grid(path: Path) -> Grid:
         grid = _read_keys(Grid, values)
 
         tuning, several, cuts = grid.tuning, len(grid.learning_rates) > 1, grid.cuts or {}
+        overrides = grid.overrides or {}
         rules = {
             "cut_from, cuts: expected both or neither": (grid.cut_from is None) == (grid.cuts is None),
             "tuning: missing, expected seeds and holdout to choose among several learning_rates": tuning
             or not several,
             "tuning.seeds: expected seeds that are not in seeds": not tuning or {*tuning.seeds}.isdisjoint(grid.seeds),
+            "overrides: eval_split none and no holdout; runs are compared on evaluation rows": overrides.get("holdout")
+            or overrides.get("eval_split") != "none",
             "tuning.tokens: expected one of branches": not tuning or tuning.tokens in (grid.branches or [None]),
         }
         for shape in grid.shapes:

@@ -76,8 +76,6 @@ def check_settings(grid: Grid) -> None:
     for shape in grid.shapes:
         for phase in phases:
             arguments = run_arguments(grid, shape, phase)
-    if arguments.eval_split == "none" and not arguments.holdout:
-        raise ValueError("eval_split: none, and no holdout; runs are compared on evaluation rows")
     main = (arguments.metric,) if arguments.metric else TASKS[arguments.task].main_metrics
     known = [*main, "loss"]
     if grid.metric not in (None, *known):
@@ -169,8 +167,8 @@ def result_row(grid: Grid, run: Run) -> ResultRow:
     results = read_json(run.folder(grid) / RESULTS)
     main = results["main_metric"].removeprefix("eval_")
     metric = grid.metric or main
-    value = results["metrics"][f"eval_{metric}"]
-    if value is None or not math.isfinite(value):  # the training diverged
+    value = results["metrics"].get(f"eval_{metric}")
+    if value is None or not math.isfinite(value):  # not evaluated, or the training diverged
         raise ValueError(f"{metric} is {value}")
     is_main = metric == main  # else the loss
     kappas = {  # a layer without a condition number counts as infinite
