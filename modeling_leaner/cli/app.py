@@ -50,13 +50,19 @@ app = typer.Typer(
 )
 
 
-@app.callback(invoke_without_command=True)
-def main(
-    context: typer.Context, version: Annotated[bool, Option("--version", help="Print the version.")] = False
-) -> None:
-    if version:
+def print_version(context: typer.Context, value: bool) -> None:
+    if value:
         typer.echo(f"leaner {__version__}")
         context.exit()
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, Option("--version", help="Print the version.", callback=print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command(cls=Command)
