@@ -40,9 +40,9 @@ TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in wh
 # How a path of this machine begins: at the root, above the folder, at home, on Windows, too.
 PATH_START = r"(?:file://|~/|\.\./|/[\w.+-]+/|[A-Za-z]:[\\/]{1,2}Users[\\/]{1,2})"
 LOCAL_PATH = re.compile(
-    rf"""(?P<before>(?P<quote>["'])(?:[\w-]+=)?){PATH_START}[^\n]*?(?=(?P=quote))"""  # all of a quoted value
+    rf"""(?P<before>(?P<quote>["'])(?:[^\s"'/\\=]+=)*){PATH_START}[^\n]*?(?=\\*(?P=quote))"""  # all of a quoted value
     rf"""|(?<=(?:: |- )){PATH_START}[^"'`\n]*$"""  # all of a value in YAML
-    rf"""|(?<![\w/.]){PATH_START}[^\s"'`,;)\]<]*""",  # a word
+    rf"""|(?<![\w/.]){PATH_START}(?:[^\s"'`,;)\]<\\]|\\(?!["']))*""",  # a word
     re.MULTILINE,
 )
 
@@ -132,7 +132,12 @@ def load_processors(source: str, vocab_size: int | None = None) -> list[object]:
 
 def without_local_paths(text: str) -> str:
     """The text with only the names of files that it names by their place on this machine."""
-    return LOCAL_PATH.sub(lambda found: (found["before"] or "") + re.split(r"[/\\]", found[0].rstrip("/\\"))[-1], text)
+
+    def name_alone(found: re.Match) -> str:
+        before = found["before"] or ""
+        return before + re.split(r"[/\\]", found[0].removeprefix(before).rstrip("/\\"))[-1]
+
+    return LOCAL_PATH.sub(name_alone, text)
 
 
 def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:

@@ -286,6 +286,8 @@ LOCAL = {
     "leaner train --shape=/home/me/cut '--teacher=/home/my name/a model' --texts 'of a, of b'": (
         "leaner train --shape=cut '--teacher=a model' --texts 'of a, of b'"
     ),
+    "'--data_files=train=/home/my name/y' 'sts.12=/home/my name/z'": "'--data_files=train=y' 'sts.12=z'",
+    r'{"shape": "../", "texts": "from \"/home/me/x\" and more"}': r'{"shape": "..", "texts": "from \"x\" and more"}',
     'data_files: ["file:///home/me/d.parquet", "train:/home/me/secret"]': 'data_files: ["d.parquet", "train:secret"]',
     "<td>/home/me/x</td> >/home/me/log": "<td>x</td> >log",
     r"C:\Users\me\rows.csv, D:/Users/me/rows.csv": "rows.csv, rows.csv",

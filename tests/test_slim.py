@@ -224,7 +224,7 @@ def test_below_the_gate_the_status_is_3(tmp_path, rows):
 @pytest.mark.parametrize(
     "options, expected",
     [
-        (["--speedup", "9"], "that of one of 3 layers"),
+        (["--speedup", "9"], "which 1 of 3 layers reaches"),
         (["--speedup", "2", "--layers", "1"], "--layers"),
         ([], "nothing to remove: give --speedup"),
         (["--layers", "5"], "layers: expected 1..3, got 5"),

@@ -393,7 +393,7 @@ def test_jobs(bench, monkeypatch):
         ({"overrides": {"seed": 1}}, "overrides: .*expected none of shape, seed, "),
         ({"metric": "accurracy"}, "metric: expected accuracy or loss, got accurracy"),
         ({"publish": {"vit/tiny": "a/b"}}, "publish.vit/tiny: .*expected a folder's name"),
-        ({"shapes": [BASE, "vit-tiny.json"]}, "shapes: two would share a run folder"),
+        ({"shapes": [BASE, "vit-tiny.json"]}, "shapes: two have the same run folder"),
         ({"overrides": {"eval_split": "none"}}, "overrides: eval_split none and no holdout"),
         ({"overrides": {"max_stepz": 5}}, "vit/tiny by recipe digits: max_stepz: unknown key"),
     ],

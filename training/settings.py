@@ -181,7 +181,7 @@ class SettingsParser(HfArgumentParser):
         return namespace
 
 
-PARSER = SettingsParser((RecipeArguments,), allow_abbrev=False, add_help=False)  # building it outlasts a parse
+PARSER = SettingsParser((RecipeArguments,), allow_abbrev=False, add_help=False)  # once: building it takes long
 
 
 def words_of(settings: Mapping[str, object]) -> list[str]:

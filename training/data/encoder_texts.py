@@ -1,8 +1,8 @@
-"""The sentences that the published encoders learn from, without those that share eight words with a test.
+"""The sentences that the published encoders learn from, without those that share eight words in a row with a test.
 
     python -m modeling_leaner.training.data.encoder_texts OUT.parquet TEXTS.parquet ... --leave-out TEST.parquet ...
 
-It reads the columns text, sentence, sentence1 and sentence2, and of what is left out all columns of text.
+It reads the columns text, sentence, sentence1 and sentence2, and of the files to leave out every column of text.
 """
 
 import re
@@ -29,7 +29,7 @@ def write_sentences(output: Path, sources: list[Path], leave_out: list[Path]) ->
     whole, runs = set(), set()  # of what is left out
     for path in leave_out:
         for _, column in pd.read_parquet(path).select_dtypes(["object", "string"]).items():
-            for text in column.dropna():
+            for text in filter(lambda text: isinstance(text, str), column):
                 words, in_a_row = compared(text)
                 whole.add(words)
                 runs |= in_a_row
@@ -55,4 +55,6 @@ if __name__ == "__main__":
     parser.add_argument("sources", type=Path, nargs="+")
     parser.add_argument("--leave-out", type=Path, nargs="+", default=[])
     options = parser.parse_args()
+    if options.output.exists():
+        parser.error(f"{options.output} exists already")
     write_sentences(options.output, options.sources, options.leave_out)

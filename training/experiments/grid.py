@@ -179,8 +179,8 @@ def load_grid(path: Path) -> Grid:
             expected = f"expected named shapes or paths, got {shape:.200}{did_you_mean(shape, shape_names())}"
             rules[f"shapes: {expected}"] = is_made or shape in shape_names() or os.path.exists(shape)
         folders = {Run("report", shape, 0, 0).folder(grid) for shape in grid.shapes}
-        are_apart = len(folders) == len(grid.shapes)
-        rules["shapes: two would share a run folder, whose name has - for / and no .json; rename one"] = are_apart
+        shared = "shapes: two have the same run folder (/ becomes -, .json is dropped); rename one"
+        rules[shared] = len(folders) == len(grid.shapes)
         named = {
             "baseline": [grid.baseline],
             "publish": grid.publish or [],

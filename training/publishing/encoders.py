@@ -71,7 +71,7 @@ def publish_encoder(
     commands = [f"leaner convert {base_model} {parent}"] if Path(parent).exists() else []
     commands += [cut["command"]]
     for trained in runs:
-        own = {name: trained[name] for name in ("shape", "seed", "output_dir")}
+        own = {key: trained[key] for key in ("shape", "seed", "output_dir")}
         commands += [f"leaner train {shlex.join(words_of(own | trained['recipe'] | {'teacher': parent}))}"]
     commands += [f"leaner publish {shlex.join(publish)}"]
     with whole_folder(target, replace) as folder:
@@ -97,8 +97,8 @@ def runs_of(run: Path) -> list[dict]:
     """The results of a run and, before them, of the runs that it started from; `output_dir` is a run's folder."""
     results = read_json(run / RESULTS)
     start = Path(results["shape"])
-    earlier = runs_of(start) if (start / RESULTS).exists() else []
-    return [*earlier, results | {"output_dir": str(run)}]
+    is_run = (start / RESULTS).is_file() and "shape" in read_json(start / RESULTS)
+    return [*(runs_of(start) if is_run else []), results | {"output_dir": str(run)}]
 
 
 def benchmark(folder: Path, parent: str, base_model: str, rows: Mapping[str, str | None]) -> dict:

@@ -98,7 +98,7 @@ def verify(folder: Path, given: Mapping[str, list[str]], short: bool = False) ->
     expected = results.subset if short else results
     names = (results.dataset_config, results.dataset.split("/")[-1], results.dataset)
     copy = next((given[name] for name in names if name in given), [])
-    options = words_of({"data_files": list(copy), "holdout": results.recipe.get("holdout")})  # the same rows held out
+    options = words_of({"data_files": copy, "holdout": results.recipe.get("holdout")})  # the same rows held out
     if short:
         options += ["--max_eval_rows", str(expected.max_eval_rows)]
     metrics, rows, data = metrics_of(folder, options)
