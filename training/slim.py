@@ -261,7 +261,8 @@ def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None,
     speeds = speeds_of(cuts, batch)
     enough = [number for number, speed in enumerate(speeds) if speed >= TOLERANCE * speedup]
     if not enough:
-        raise ValueError(f"--speedup {speedup:g}: expected at most {speeds[-1]:.1f}, which 1 of {depth} layers reaches")
+        reached = f"{speeds[-1]:.1f}, which 1 of {depth} layers reaches"
+        raise ValueError(f"--speedup {speedup:g}: expected at most {reached}")
     cut = cuts[enough[0]]
     target = replace(target, layers=depth - enough[0])
     if speeds[enough[0]] >= speedup:
