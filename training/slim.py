@@ -381,6 +381,9 @@ def train(pair: Pair, settings: Settings) -> None:
     if not plan_file.is_file():
         write_json(plan_file, measured_plan(pair, settings.minutes, TrainingArguments(**options)))
     plan = read_json(plan_file)
+    few = "; too few to learn much, give more --minutes" if plan["steps"] < 200 else ""
+    size = options["per_device_train_batch_size"]
+    print(f"training for about {settings.minutes:g} min: {plan['steps']:,} steps of {size} rows{few}", file=sys.stderr)
     save_steps = max(10, plan["steps"] // 20)
     arguments = TrainingArguments(**options, max_steps=plan["steps"], save_steps=save_steps, bf16=plan["bf16"])
     interruption = Interruption()
@@ -537,7 +540,6 @@ def run(settings: Settings) -> int:
     kept = next((cut.after for cut in slimmed.cuts if cut.part == "layers"), range(student.config.num_hidden_layers))
     pair = Pair(student, original, kind, rows, list(kept))
     if not settings.no_training:
-        print(f"training for about {settings.minutes:g} minutes", file=sys.stderr)
         train(pair, settings)
     print(f"comparing on {len(rows.held_out):,} rows", file=sys.stderr)
     comparison = compare(pair)

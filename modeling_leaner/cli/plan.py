@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
-from math import expm1, log
+from math import log
 from pathlib import Path
 
 from rich.table import Table
@@ -161,7 +161,7 @@ def recommended(candidates: Sequence[Candidate]) -> tuple[int, str] | None:
     distances = {row: abs(log(number) if reads_images else number) for row, number in numbers.items()}
     best = min(distances, key=distances.get)
     if reads_images:
-        optimum = f"SoViT's curve for accuracy at equal compute, within {100 * expm1(distances[best]):.0f}%"
+        optimum = "SoViT's curve for accuracy at equal compute"
     else:
         depth = candidates[best].config.num_hidden_layers - numbers[best]
         optimum = f"the Depth-Width paper's fit, which puts the best depth near {depth:.0f} layers"

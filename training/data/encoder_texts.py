@@ -57,4 +57,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if options.output.exists():
         parser.error(f"{options.output} exists already")
+    missing = [path for path in (*options.sources, *options.leave_out) if not path.is_file()]
+    if missing:
+        parser.error(f"{missing[0]}: no such file")
     write_sentences(options.output, options.sources, options.leave_out)
