@@ -224,7 +224,8 @@ def test_below_the_gate_the_status_is_3(tmp_path, rows):
 @pytest.mark.parametrize(
     "options, expected",
     [
-        (["--speedup", "9"], "which 1 of 3 layers reaches"),
+        (["--speedup", "9"], "speedup: expected below 3.6, got 9"),
+        (["--speedup", "3.5"], "which 1 of 3 layers reaches"),
         (["--speedup", "2", "--layers", "1"], "--layers"),
         ([], "nothing to remove: give --speedup"),
         (["--layers", "5"], "layers: expected 1..3, got 5"),

@@ -58,9 +58,8 @@ def train(recipe: str | None, options: list[str]) -> None:
     print(quality)
     took = results.train
     speed = f", {took.items_per_second:.1f} rows/s" if took.items_per_second else ""
-    started = f"{took.process_seconds:.0f} s with start-up"
     memory = f"{took.peak_memory_bytes / 2**30:.2f} GiB of memory"
-    print(f"{took.steps} steps in {took.seconds:.0f} s ({started}){speed}, {memory}")
+    print(f"{took.steps} steps in {took.seconds:.0f} s ({took.process_seconds:.0f} s with start-up){speed}, {memory}")
     print(f"Saved to {arguments.output_dir}. Next: {shlex.join(['leaner', 'evaluate', arguments.output_dir])}")
 
 

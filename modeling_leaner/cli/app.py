@@ -180,8 +180,8 @@ def slim(
         raise ValueError(problem)
     with slow_imports():
         from ..training.slim import Settings, run
-    is_id = not Path(source).exists()
-    settings = Settings(**context.params | {"base_model": base_model or (source if is_id else None)})
+    on_hub = None if Path(source).exists() else source
+    settings = Settings(**context.params | {"base_model": base_model or on_hub})
     try:
         context.exit(run(settings))
     except KeyboardInterrupt:
