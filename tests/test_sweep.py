@@ -155,7 +155,7 @@ def test_each_shape_is_reported_at_its_own_best_rate(bench, capsys):
 
 def test_a_loss_is_minimised(bench):
     """And one that is not finite is a failure, as a rate that did not finish."""
-    bench.want(results={"main_metric": "eval_loss", "higher_is_better": False}, nan=["tune-vit-tiny-seed0-lr0.003"])
+    bench.want(results={"main_metric": "loss", "higher_is_better": False}, nan=["tune-vit-tiny-seed0-lr0.003"])
     bench.run()
     assert {row["learning_rate"] for row in bench.rows() if row["phase"] == "report"} == {"0.001"}
     finished = [row for row in bench.rows() if row["status"] == "finished"]

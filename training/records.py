@@ -26,7 +26,7 @@ Kind = TypeVar("Kind")
 
 
 class Record(BaseModel):
-    """A JSON object, whose values are attributes, also unnamed ones: text is no number, no number is infinite."""
+    """A JSON object, all its values as attributes: text is no number, no number is infinite."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -70,7 +70,7 @@ class RunResults(Record):
     architecture: str  # the model's class
     seed: Count
     learning_rate: float  # as it was asked for
-    main_metric: str  # without or with eval_
+    main_metric: str
     higher_is_better: bool  # of the main metric
     # By name with eval_; shares from 0 to 1, losses in the unit of the task's; None of an undefined correlation:
     metrics: dict[str, float | None]
@@ -81,11 +81,6 @@ class RunResults(Record):
     recipe: dict[str, Any]  # the settings that are not defaults
     train: Record  # how the training went
     environment: Record  # the machine and the versions of packages
-
-    @property
-    def metric(self) -> str:
-        """The main metric."""
-        return self.main_metric.removeprefix("eval_")
 
     @property
     def dataset_name(self) -> str:

@@ -65,7 +65,7 @@ class RecipeArguments(TrainingArguments):
     dataset_config: str | None = option(None, "configuration of the Hub dataset, such as GLUE's sst2")
     data_files: list[str] = option([], "local data: a folder, or split=FILE (parquet, json, csv, text)")
     streaming: bool = option(False, "read the Hub dataset as a stream; needs max_steps")
-    train_split: str = option("train", "split to train on; slices such as train[:90%%] are allowed")
+    train_split: str = option("train", "split to train on; slices such as train[:1000] are allowed")
     eval_split: str = option("validation", "split to evaluate on; none for no evaluation")
     holdout: int = option(0, "evaluate on this many rows taken out of the training split instead of eval_split")
     tuning_holdout: int = option(0, "evaluate on other rows taken out of the training split, to choose settings by")

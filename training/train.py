@@ -50,9 +50,9 @@ def train(recipe: str | None, options: list[str]) -> None:
         return
 
     quality = "not evaluated"
-    if f"eval_{results.metric}" in results.metrics:
-        value = results.metrics[f"eval_{results.metric}"]
-        quality = f"{results.metric} {'undefined' if value is None else f'{value:.4f}'} on {results.rows:,} rows"
+    if f"eval_{results.main_metric}" in results.metrics:
+        value = results.metrics[f"eval_{results.main_metric}"]
+        quality = f"{results.main_metric} {'undefined' if value is None else f'{value:.4f}'} on {results.rows:,} rows"
     if results.chance is not None:
         quality += f" ({results.chance.name} {results.chance.value:.4f})"
     print(quality)

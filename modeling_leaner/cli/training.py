@@ -52,7 +52,7 @@ class TrainCommand(KeyCommand):
             if key not in above:
                 default = settings[key].default
                 stated = f" [default: {default}]" if isinstance(default, bool | int | float | str) else ""
-                table.add_row(f"--{key}", Text(settings[key].metadata["help"].replace("%%", "%") + stated))
+                table.add_row(f"--{key}", Text(settings[key].metadata["help"] + stated))
         console.print(table)
 
 

@@ -165,12 +165,11 @@ def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
 def result_row(grid: Grid, run: Run) -> ResultRow:
     """The row of a run that ended well, from its results.json. Raises ValueError if its metric is not finite."""
     results = read_json(run.folder(grid) / RESULTS)
-    main = results["main_metric"].removeprefix("eval_")
-    metric = grid.metric or main
+    metric = grid.metric or results["main_metric"]
     value = results["metrics"].get(f"eval_{metric}")
     if value is None or not math.isfinite(value):  # not evaluated, or the training diverged
         raise ValueError(f"{metric} is {value}")
-    is_main = metric == main  # else the loss
+    is_main = metric == results["main_metric"]  # else the loss
     kappas = {  # a layer without a condition number counts as infinite
         f"kappa_{end}": statistics.median(math.inf if layer is None else layer for layer in layers)
         for end, layers in (results.get("condition") or {}).items()

@@ -28,7 +28,7 @@ RIVALS = Path("docs/encoders.csv")
 
 
 def render(folder: Path) -> str:
-    """The card that is made of a published folder's config.json and results.json."""
+    """The card that is made of a published folder's config.json and results.json; and of `RIVALS`, for an encoder."""
     if is_encoder(folder):
         return encoder_card(folder)
     results = checked(PublishedResults, read_json(folder / RESULTS), folder / RESULTS)
@@ -58,7 +58,7 @@ def render(folder: Path) -> str:
         scores=scores,
         best=best,
         ahead=gain(scores[0][1] - best.value, evidence.higher_is_better) if best else None,
-        least=3 * (scores[0][2] or 0),
+        clear_lead=3 * (scores[0][2] or 0),
         data=evidence.data or f"The training data are {results.dataset}.",
         project=run_card.PROJECT,
         slim_options=shlex.join(results.cut_parent.slim_options) if results.cut_parent else "",
@@ -100,6 +100,7 @@ def encoder_card(folder: Path) -> str:
         eval_results=evaluations,
         tags=tags if results["architecture"] == "BertModel" else [*tags, "custom_code"],
     ).to_yaml()
+    lengths = re.findall(r"^leaner train .*--max_length[ =](\d+)", "\n".join(results["commands"]), re.MULTILINE)
     text = TEMPLATES.get_template("encoder_card.md").render(
         metadata=shown,
         results=results,
@@ -114,7 +115,7 @@ def encoder_card(folder: Path) -> str:
         worst=min(shares, key=lambda share: share["kept"]),
         rivals=rivals(len(results["heads_per_layer"]), results["base_model"]),
         is_plain=is_plain(folder),
-        trained_length=re.search(r"--max_length[ =](\d+)", " ".join(results["commands"]))[1],
+        trained_length=lengths[-1] if lengths else results["max_length"],
         repository=f"{HUB_OWNER}/{results['name']}",
         project=run_card.PROJECT,
     )
@@ -122,10 +123,15 @@ def encoder_card(folder: Path) -> str:
 
 
 def rivals(layers: int, parent: str) -> list[dict]:
-    """The parent, encoders of so many layers or one more, the fastest, and the best that is as fast as the parent."""
+    """The parent, encoders of so many layers or one more, the fastest, and the best that is as fast as the parent.
+
+    None in another project, and of a parent with another speed, to which those in the table are relative.
+    """
     if not RIVALS.is_file():
-        return []  # in another project
+        return []
     table = pd.read_csv(RIVALS, comment="#").dropna(subset="stsb_test")
+    if not (table.loc[table["model"] == parent, "relative_speed"] == 1).any():
+        return []
     as_fast = table[table["relative_speed"] >= 1]
     ends = table.loc[[table["relative_speed"].idxmax(), as_fast["stsb_test"].idxmax()]]
     alike = table[(table["model"] == parent) | table["layers"].between(layers, layers + 1)]
@@ -141,4 +147,4 @@ def write_published(folder: Path, results: Mapping[str, object]) -> None:
     write_bytes(folder / README, render(folder).encode())
     log = folder / METRICS_FILE
     if log.is_file():
-        run_card.plot(log, folder / run_card.TRAINING_FIGURE, results_in(folder / RESULTS).metric)
+        run_card.plot(log, folder / run_card.TRAINING_FIGURE, results_in(folder / RESULTS).main_metric)

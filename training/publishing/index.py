@@ -201,7 +201,7 @@ def model_tables(cards: Path, grids: dict[str, Summary]) -> dict[str, str]:
     for each in sorted(models, key=lambda each: ([*TASKS].index(each.task), each.evidence.grid, each.name)):
         grid = grids[each.evidence.grid]
         name, table = f"[{each.name}]({each.name})", f"[{grid['name']}](#{grid['table'].replace(' ', '-')})"
-        value = f"{each.metric} {each.metrics[f'eval_{each.metric}']:.3f}"
+        value = f"{each.main_metric} {each.metrics[f'eval_{each.main_metric}']:.3f}"
         miniatures.append((name, label(grid, each.cell), f"{each.parameters:,}", value, grid["best"], table))
     return {"sentence encoders": markdown(OF_ENCODERS, encoders), "miniatures": markdown(OF_MINIATURES, miniatures)}
 

@@ -116,7 +116,8 @@ def verify(folder: Path, given: Mapping[str, list[str]], short: bool = False) ->
         found = metrics.get(name)
         if found is None or not abs(found - value) <= allowed:
             raise ValueError(f"{file}: metrics.{name} is {value}, the weights give {found} (± {allowed:g})")
-    return f"{results.metric} {metrics[f'eval_{results.metric}']:.4f} on {rows:,} rows, {len(metrics)} metrics"
+    name = results.main_metric
+    return f"{name} {metrics[f'eval_{name}']:.4f} on {rows:,} rows, {len(metrics)} metrics"
 
 
 def verify_all(folders: Sequence[Path], data_files: Sequence[str], short: bool) -> None:

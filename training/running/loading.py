@@ -119,7 +119,7 @@ def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
 
 
 def has_weights(source: str) -> bool:
-    """Whether `shape` is a checkpoint rather than a shape alone."""
+    """Whether `source` is a checkpoint rather than a shape alone."""
     path = Path(source)
     if source in shape_names() or path.suffix == ".json" or path.is_file():
         return False
@@ -129,7 +129,7 @@ def has_weights(source: str) -> bool:
 
 
 def has_file(source: str, name: str) -> bool:
-    """Whether `shape` is a checkpoint that has the file; one on the Hub is taken to have it."""
+    """Whether `source` is a checkpoint that has the file; one on the Hub is taken to have it."""
     folder = Path(source)
     return has_weights(source) and (not folder.is_dir() or (folder / name).is_file())
 

@@ -56,7 +56,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         "started_from": f"./{Path(start).resolve().name}" if start and Path(start).exists() else start,
         "architecture": architecture,
         "seed": arguments.seed,
-        "learning_rate": arguments.settings.get("learning_rate", RecipeArguments.learning_rate),
+        "learning_rate": arguments.learning_rate,
         "main_metric": task.metric,
         "higher_is_better": task.metric not in task.lower_is_better,
         "metrics": scores(metrics),

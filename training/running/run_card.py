@@ -60,7 +60,7 @@ NO_LANGUAGE = ("listops", "listops-short", "python-docs", LOCAL_FILES)  # built-
 def named_metrics(results: RunResults) -> dict[str, float]:
     """The metrics of the evaluation that are defined, without `eval_`, the main one first."""
     found = {key.removeprefix("eval_"): value for key, value in sorted(results.metrics.items()) if value is not None}
-    return dict(sorted(found.items(), key=lambda each: each[0] != results.metric))
+    return dict(sorted(found.items(), key=lambda each: each[0] != results.main_metric))
 
 
 def base_model(results: RunResults) -> str | None:

@@ -1,4 +1,4 @@
-"""transformers' Trainer with what a pair needs: random numbers by row, whole checkpoints, finite losses and weights.
+"""transformers' Trainer with what fair comparisons need: random numbers by row, whole checkpoints, finite weights.
 
 Everything random in the data is drawn from the row's place in the run; dropout follows torch's own generator, which
 the checkpoint holds.
@@ -148,7 +148,7 @@ class WeightAverage(TrainerCallback):
 class EpochLengthSampler(LengthGroupedSampler):
     """Rows of like length together, in an order that follows from the seed and the epoch alone."""
 
-    trainer: Trainer  # who knows both
+    trainer: Trainer  # which knows both
 
     def __iter__(self) -> Iterator[int]:
         args = self.trainer.args
