@@ -258,7 +258,7 @@ class TestCommand:
         """The nearest to the fit, in the table, in the document and in what --write saves."""
         words = "--family gpt --params 30M --vocab-size 8192 --length 512".split()
         text = leaner(*words).output
-        assert re.search(r"^  4  12 × 416 .* recommended$", text, flags=re.MULTILINE)
+        assert re.search(r"^  4  16 × 384 .* recommended$", text, flags=re.MULTILINE)
         assert text.count("Recommended: row 4, nearest to the Depth-Width paper's fit, which puts the best") == 1
         document = json.loads(leaner(*words, "--json").output)
         best = document["candidates"][document["recommended"]["row"] - 1]

@@ -14,6 +14,7 @@ from command import leaner
 from datasets import ClassLabel, Dataset
 from modeling_leaner.training import settings, train
 from modeling_leaner.training.data import sources
+from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running import evaluation, loading
 from modeling_leaner.training.running.run_folder import whole_checkpoints
 from modeling_leaner.training.running.trainer import LeanTrainer
@@ -66,6 +67,16 @@ def refused(result, *parts, left=False):
 
 
 CLASSIFY = ("sequence-classification", "bert")
+
+
+def test_a_new_model_has_room_for_the_tokenizer_that_is_given(run, tmp_path):
+    rows = labelled(24, 0, ("text",), 2)
+    train_tokenizer(rows["text"], "wordpiece", 200, 24, "bert").save_pretrained(tmp_path / "tokenizer")
+    shape = write_shape("bert", tmp_path, vocab_size=50)
+    status, said, folder = run(*CLASSIFY, rows, "--tokenizer", str(tmp_path / "tokenizer"), shape=shape)
+    assert status == 0, said
+    size = len(json.loads((tmp_path / "tokenizer/tokenizer.json").read_text())["model"]["vocab"])
+    assert 50 < size == json.loads((folder / "config.json").read_text())["vocab_size"]
 
 
 def test_numbers_that_do_not_begin_at_0_are_names(run):
@@ -141,7 +152,7 @@ def test_holdouts_are_never_trained_on(tmp_path, task):
         ('{"text": "a", "label": [1]}', "label is List"),
         ('{"label": "a"}\n{"label": "b"}', "expected a column each, got ['label', 'label']"),
         ('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"text": "c", "label": 1}', "label, row 2: an em"),
-        ('{"text": "a", "label": 0}\n{"text": "b", "label": 0}', "label_column: the only class is '0'"),
+        ('{"text": "a", "label": 0}\n{"text": "b", "label": 0}', "label_column: the only class in the rows is '0'"),
         ('{"text": "a", "label": 0}\n{"text": 5, "label": 1}', "text_column: no column fits; name one of text (Json"),
     ],
 )

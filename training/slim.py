@@ -29,7 +29,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from datasets import Dataset, Image
+from datasets import Dataset, Features, Image, Value
 from jinja2 import Template
 from rich.table import Table
 from scipy import stats
@@ -190,7 +190,10 @@ def rows_with_content(
             batched=True,
         )
     else:
+        before = len(rows)
         rows = rows.filter(lambda row: row[column] not in (None, ""))
+        if len(rows) < before:
+            print(f"{before - len(rows):,} rows without content are left out", file=sys.stderr)
     if len(rows) < least:
         hint = "" if by_line or not data[0].endswith(".txt") else " (blank lines part them)"
         raise ValueError(f"--data: {len(rows)} rows with content in {column}; expected at least {least}{hint}")
@@ -214,7 +217,8 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
         if unknown:
             known = f"0.., or one of {', '.join(map(str, names.values()))}"
             raise ValueError(f"--label-column: expected {known}; got {unknown[0]!r:.40}")
-        rows = rows.map(lambda row: {label: numbers[row[label]]})
+        features = Features(rows.features | {label: Value("int64")})  # which a column of texts would not become
+        rows = rows.map(lambda row: {label: numbers[row[label]]}, features=features)
 
     rows = rows.shuffle(seed=SEED)
     held_out = min(HELD_OUT_ROWS, len(rows) // 5)
@@ -277,10 +281,10 @@ def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None,
 
 @torch.inference_mode()
 def speeds_of(models: Sequence[PreTrainedModel], batch: Batch) -> list[float]:
-    """How many times as fast as the first each model is, by the best of its rounds: many, unless they take long."""
+    """How many times as fast as the first each model is: the median of paired rounds, fewer if they take long."""
     steps = [partial(seconds_of, partial(model, **batch)) for model in models]
-    seconds = take_turns(steps, rounds=30, limit=5).min(axis=1)
-    return (seconds[0] / seconds).tolist()
+    seconds = take_turns(steps, rounds=30, limit=10)
+    return np.median(seconds[0] / seconds, axis=1).tolist()
 
 
 def choose(
@@ -379,6 +383,7 @@ def train(pair: Pair, settings: Settings) -> None:
     }
     plan_file = folder / "training.json"
     if not plan_file.is_file():
+        print("timing steps of the training", file=sys.stderr)
         write_json(plan_file, measured_plan(pair, settings.minutes, TrainingArguments(**options)))
     plan = read_json(plan_file)
     few = "; too few to learn much, give more --minutes" if plan["steps"] < 200 else ""
@@ -552,7 +557,8 @@ def run(settings: Settings) -> int:
     shutil.rmtree(settings.unfinished, ignore_errors=True)
     report(settings, kind, slimmed, comparison)
     if settings.keep is not None and comparison.kept < settings.keep:
-        print(f"below --keep {settings.keep:g}: try a smaller --speedup, more --minutes or more rows", file=sys.stderr)
+        few = f"{comparison.kept:.1%} is below --keep {settings.keep:g}"
+        print(f"{few}: remove less, or give more --minutes or more rows", file=sys.stderr)
         return BELOW_KEEP
     return 0
 

@@ -84,7 +84,7 @@ def read_inputs(
         return run.held_out.source, rows_of(first_inputs(run.task, run.held_out.rows, count))
 
     if not data:
-        raise ValueError(f"--data: missing; {source} has no recipe.yaml, or --column names a column of the data")
+        raise ValueError(f"--data: missing; expected a file or dataset with rows for {source}")
     processors = load_processors(source)
     if not processors:
         raise ValueError(f"{source}: no tokenizer or image processor, by which rows are read")

@@ -115,10 +115,17 @@ def run(
     start = base if like else None
     sizes = [text and parse_count(flag, text) for flag, text in (("--params", params), ("--flops", flops))]
     fitting = plan(family_of(base), *sizes, length, start, base, **fixed)
-    step = max(1, (len(fitting) - 1) / (ROWS - 1))  # evenly spread, the first and the last among them
-    candidates = fitting if as_json else [fitting[round(index * step)] for index in range(min(ROWS, len(fitting)))]
     start = start and cost_of(start, length)
-    best = recommended(candidates)
+    best = recommended(fitting)
+    candidates = fitting
+    if not as_json:  # few, evenly spread; the recommended one takes the place of the nearest
+        step = max(1, (len(fitting) - 1) / (ROWS - 1))
+        shown = [round(index * step) for index in range(min(ROWS, len(fitting)))]
+        if best is not None:
+            row = min(range(len(shown)), key=lambda row: abs(shown[row] - best[0]))
+            shown[row] = best[0]
+            best = row, best[1]
+        candidates = [fitting[index] for index in shown]
     row = best[0] if best else 0
     config = candidates[row].config
     if write is not None:  # complete as the shapes of configuration/ are

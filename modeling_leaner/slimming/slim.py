@@ -120,7 +120,10 @@ def check_target(model: LeanPreTrainedModel, target: Target, speedup: float | No
     ]
     most_speedup = 1.2 * depth  # one layer, a little of it made up by narrower MLPs
     rules = [
-        (speedup is None or speedup < most_speedup, f"speedup: expected below {most_speedup:g}, got {speedup}"),
+        (
+            speedup is None or speedup < most_speedup,
+            f"speedup: one of {depth} layers gives less than {most_speedup:g}, got {speedup}",
+        ),
         (None in (target.layers, target.keep), "layers and keep: give one of them"),
         (None in (target.heads, target.total_heads), "heads and total_heads: give one of them"),
         (

@@ -36,7 +36,7 @@ from modeling_leaner.hub import pooling_of
 from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.terminal import plain_console
 
-from ..data.sources import Rows, evenly, find_column, load_split
+from ..data.sources import Rows, evenly, load_split
 from ..tasks.distillation import unit_vectors
 from .results import environment, processor_flags
 
@@ -153,38 +153,44 @@ def local_copies(entries: Sequence[str]) -> dict[str, str | None]:
 
 def column(rows: Rows, *names: str) -> tuple:
     """The first of these columns that the rows have."""
-    name = next((name for name in names if name in rows.column_names), names[0])
-    return tuple(rows[find_column(rows, name, "--data", [])][:])
+    for name in names:
+        if name in rows.column_names:
+            return tuple(rows[name][:])
+    raise ValueError(f"expected a column {' or '.join(names)}, got {', '.join(rows.column_names)}")
 
 
 def load_rows(given: Mapping[str, str | None]) -> dict[str, Scored]:
     """The rows of each score, read from local copies or from the Hub."""
     found = {}
     for name, path in given.items():
-        source = SOURCES.get(name, SENTENCES)
-        on_hub = {"dataset": source.dataset, "dataset_config": source.config}
-        place = on_hub if path is None else {"dataset": None, "data_files": [path]}
-        rows = load_split(split=source.split, **place)
-
-        if name == "sentences":
-            texts = column(rows, "text", "sentence")
-            found["cosine"] = Sentences(tuple(texts[row] for row in evenly(len(texts), 4_000)))
-        elif name == "qnli":
-            sentences, questions = column(rows, "sentence"), column(rows, "question")
-            names = getattr(rows.features.get("label"), "names", ["entailment"])
-            entailed = np.flatnonzero(np.asarray(column(rows, "label")) == names.index("entailment"))
-            places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
-            answers = np.array([places[sentences[row]] for row in entailed])
-            found["qnli"] = Questions(tuple(questions[row] for row in entailed), tuple(places), answers)
-            found["same_index"] = found["qnli"]._replace(same_index=True)
-        elif name == "sst2":
-            train = load_split(split="train", **place)
-            parts = train.select(evenly(len(train), PROBE_ROWS)), rows
-            found["sst2"] = Labelled(*(column(part, each) for part in parts for each in ("sentence", "label")))
-        else:
-            ratings = np.asarray(column(rows, "score", "label"), dtype=float)
-            found[name] = Pairs(column(rows, "sentence1"), column(rows, "sentence2"), ratings)
+        with naming(f"--data {name}={path}" if path else name):
+            found |= rows_of(name, path)
     return {name: found[name] for name in TITLES if name in found}
+
+
+def rows_of(name: str, path: str | None) -> dict[str, Scored]:
+    """The rows of one of `SOURCES`, or of `sentences`; QNLI's serve two scores."""
+    source = SOURCES.get(name, SENTENCES)
+    on_hub = {"dataset": source.dataset, "dataset_config": source.config}
+    place = on_hub if path is None else {"dataset": None, "data_files": [path]}
+    rows = load_split(split=source.split, **place)
+    if name == "sentences":
+        texts = column(rows, "text", "sentence")
+        return {"cosine": Sentences(tuple(texts[row] for row in evenly(len(texts), 4_000)))}
+    if name == "qnli":
+        sentences, questions = column(rows, "sentence"), column(rows, "question")
+        names = getattr(rows.features.get("label"), "names", ["entailment"])
+        entailed = np.flatnonzero(np.asarray(column(rows, "label")) == names.index("entailment"))
+        places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
+        answers = np.array([places[sentences[row]] for row in entailed])
+        asked = Questions(tuple(questions[row] for row in entailed), tuple(places), answers)
+        return {"qnli": asked, "same_index": asked._replace(same_index=True)}
+    if name == "sst2":
+        train = load_split(split="train", **place)
+        parts = train.select(evenly(len(train), PROBE_ROWS)), rows
+        return {"sst2": Labelled(*(column(part, each) for part in parts for each in ("sentence", "label")))}
+    ratings = np.asarray(column(rows, "score", "label"), dtype=float)
+    return {name: Pairs(column(rows, "sentence1"), column(rows, "sentence2"), ratings)}
 
 
 class Encoder(NamedTuple):

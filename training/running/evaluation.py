@@ -106,11 +106,13 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
         task.configure(rows)
     if isinstance(task, Classification):
         is_number = config.num_labels == 1
+        found = ", ".join(list(task.classes)[:5]) if task.classes else "numbers"
         task.classes = None if task.regression or is_number else known_classes(config, list(task.classes), source)
         if task.regression != is_number or (task.classes is None and not is_number):
             expected = "numbers" if is_number else f"classes such as {', '.join(list(config.id2label.values())[:5])}"
             name = Path(model).resolve().name  # which may be a temporary copy
-            raise ValueError(f"{source}: {task.label_column}: expected {expected}, which {name} was trained on")
+            problem = f"{found} in place of {expected}, which {name} was trained on"
+            raise ValueError(f"{source}: {task.label_column}: {problem}")
     task.config = with_fields(config, arguments, {})  # the model's labels, not those of the rows
     return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows))
 

@@ -71,6 +71,8 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         rows, held_out = load_training(arguments)
         source = describe(arguments.dataset, arguments.train_split, arguments.data_files)
         processing = load_processing(arguments, config, rows)
+        if modality_of(config) is TEXT and not has_weights(str(arguments.shape)):  # room for a tokenizer that is given
+            config.vocab_size = max(config.vocab_size, len(processing))
         task = task_class(arguments, config, processing)
         with naming(source):
             fields = task.configure(rows)
