@@ -283,7 +283,7 @@ def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None,
 def speeds_of(models: Sequence[PreTrainedModel], batch: Batch) -> list[float]:
     """How many times as fast as the first each model is: the median of paired rounds, fewer if they take long."""
     steps = [partial(seconds_of, partial(model, **batch)) for model in models]
-    seconds = take_turns(steps, rounds=30, limit=10)
+    seconds = take_turns(steps, rounds=30, limit=5)
     return np.median(seconds[0] / seconds, axis=1).tolist()
 
 
