@@ -255,7 +255,7 @@ class TestCommand:
         "words, message",
         [
             ("bert --data pictures.parquet", "--column: no column fits; name one of image"),
-            ("bert", "--data: missing; bert has no recipe.yaml"),
+            ("bert", "--data: missing; expected a file or dataset with rows for bert"),
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
             ("weightless --data texts.parquet", "weightless: "),
         ],

@@ -254,7 +254,7 @@ class TestCommand:
             row.pop("advice")
         assert {name: document[name] for name in ("start", "candidates")} == GOLDEN[words]
 
-    def test_the_recommended_row(self, leaner):
+    def test_the_recommended_row(self, leaner, tmp_path):
         """The nearest to the fit, in the table, in the document and in what --write saves."""
         words = "--family gpt --params 30M --vocab-size 8192 --length 512".split()
         text = leaner(*words).output
@@ -264,6 +264,8 @@ class TestCommand:
         best = document["candidates"][document["recommended"]["row"] - 1]
         nearest = min(document["candidates"], key=lambda row: abs(row["advice"]["fit"]["number"]))
         assert best == nearest and best["layers"] == 16
+        leaner(*words, "--write", tmp_path / "shape.json")
+        assert json.loads((tmp_path / "shape.json").read_text())["num_hidden_layers"] == 16
 
     def test_what_was_refuted_here_is_said(self, leaner):
         text = leaner(*"--like gpt/mini --layers 4 --heads 6 --length 128".split()).output

@@ -152,7 +152,7 @@ def test_holdouts_are_never_trained_on(tmp_path, task):
         ('{"text": "a", "label": [1]}', "label is List"),
         ('{"label": "a"}\n{"label": "b"}', "expected a column each, got ['label', 'label']"),
         ('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"text": "c", "label": 1}', "label, row 2: an em"),
-        ('{"text": "a", "label": 0}\n{"text": "b", "label": 0}', "label_column: the only class in the rows is '0'"),
+        ('{"text": "a", "label": 0}\n{"text": "b", "label": 0}', "label_column: the only class is '0'"),
         ('{"text": "a", "label": 0}\n{"text": 5, "label": 1}', "text_column: no column fits; name one of text (Json"),
     ],
 )

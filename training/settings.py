@@ -189,7 +189,7 @@ def words_of(settings: Mapping[str, object]) -> list[str]:
     words = []
     for key, value in settings.items():
         if key == "data_files" and isinstance(value, dict):
-            paths = ((split, [files] if isinstance(files, str) else files) for split, files in value.items())
+            paths = ((split, files if isinstance(files, list) else [files]) for split, files in value.items())
             value = [f"{split}={path}" for split, files in paths for path in files]
         if isinstance(value, list):
             words += [f"--{key}", *map(str, value)] if value else []

@@ -557,8 +557,8 @@ def run(settings: Settings) -> int:
     shutil.rmtree(settings.unfinished, ignore_errors=True)
     report(settings, kind, slimmed, comparison)
     if settings.keep is not None and comparison.kept < settings.keep:
-        few = f"{comparison.kept:.1%} is below --keep {settings.keep:g}"
-        print(f"{few}: remove less, or give more --minutes or more rows", file=sys.stderr)
+        below = f"{comparison.kept:.1%} is below --keep {settings.keep:g}"
+        print(f"{below}: remove less, or give more --minutes or more rows", file=sys.stderr)
         return BELOW_KEEP
     return 0
 

@@ -117,16 +117,9 @@ def run(
     fitting = plan(family_of(base), *sizes, length, start, base, **fixed)
     start = start and cost_of(start, length)
     best = recommended(fitting)
-    candidates = fitting
-    if not as_json:  # few, evenly spread; the recommended one takes the place of the nearest
-        step = max(1, (len(fitting) - 1) / (ROWS - 1))
-        shown = [round(index * step) for index in range(min(ROWS, len(fitting)))]
-        if best is not None:
-            row = min(range(len(shown)), key=lambda row: abs(shown[row] - best[0]))
-            shown[row] = best[0]
-            best = row, best[1]
-        candidates = [fitting[index] for index in shown]
-    row = best[0] if best else 0
+    candidates, row = fitting, best[0] if best else 0
+    if not as_json:
+        candidates, row = few_of(fitting, row)
     config = candidates[row].config
     if write is not None:  # complete as the shapes of configuration/ are
         head = type(config).__name__.removesuffix("Config") + config.task_heads[0]
@@ -143,12 +136,21 @@ def run(
         }
         print(json.dumps(document, indent=1))
         return
-    print_plan(candidates, len(fitting), start, best)
+    print_plan(candidates, len(fitting), start, best and (row, best[1]))
     if write is None:
         print(f"\nNext: add --write shape.json to save row {row + 1}; --layers and --head-dim choose another")
     else:
         words = ["leaner", "train", FIRST_RECIPES[family_of(config)], "--shape", str(write), "--max_steps", "32"]
         print(f"\nSaved row {row + 1} as {write}. Next: {shlex.join(words)}")
+
+
+def few_of(fitting: Sequence[Candidate], row: int) -> tuple[list[Candidate], int]:
+    """`ROWS` of the shapes, evenly spread, the nearest replaced by that of `row`; and where it is now."""
+    step = max(1, (len(fitting) - 1) / (ROWS - 1))
+    shown = [round(index * step) for index in range(min(ROWS, len(fitting)))]
+    place = min(range(len(shown)), key=lambda place: abs(shown[place] - row))
+    shown[place] = row
+    return [fitting[each] for each in shown], place
 
 
 def recommended(candidates: Sequence[Candidate]) -> tuple[int, str] | None:

@@ -122,7 +122,7 @@ def check_target(model: LeanPreTrainedModel, target: Target, speedup: float | No
     rules = [
         (
             speedup is None or speedup < most_speedup,
-            f"speedup: one of {depth} layers gives less than {most_speedup:g}, got {speedup}",
+            f"speedup: expected below {most_speedup:g} (one of {depth} layers gives no more), got {speedup}",
         ),
         (None in (target.layers, target.keep), "layers and keep: give one of them"),
         (None in (target.heads, target.total_heads), "heads and total_heads: give one of them"),

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import count
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import TokenizersBackend
+from transformers import PreTrainedTokenizerBase, TokenizersBackend
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from .sources import checked_texts
@@ -30,6 +30,11 @@ SPECIAL_TOKENS = {  # of each family of text, by their roles, in the order of th
 }
 AROUND = {"bert": ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")}  # one text, and two
 MAX_ALPHABET = 1000  # characters that WordPiece keeps, the most frequent ones, as BERT's training in tokenizers does
+
+
+def size_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The size of a vocabulary that has room for the highest id; ids may have gaps."""
+    return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
 def train_tokenizer(

@@ -125,7 +125,7 @@ def encoder_card(folder: Path) -> str:
 def rivals(layers: int, parent: str) -> list[dict]:
     """The parent, encoders of so many layers or one more, the fastest, and the best that is as fast as the parent.
 
-    None in another project, and of a parent with another speed, to which those in the table are relative.
+    None in another project, or if the table's speeds are not relative to the parent's.
     """
     if not RIVALS.is_file():
         return []

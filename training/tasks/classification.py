@@ -52,9 +52,9 @@ class Classification(Task):
             self.goes_by_name = not counts_from_0
             names = [str(value) for value in (range(values[-1] + 1) if counts_from_0 else values)]
         if len(names) < 2:
-            problem = f"the only class in the rows is {names[0]!r}" if names else f"{self.label_column} is {kind}"
-            is_stream = isinstance(train, IterableDataset)
-            expected = "a stream that states its classes" if is_stream else "two or more, as whole numbers or text"
+            problem = f"the only class is {names[0]!r}" if names else f"{self.label_column} is {kind}"
+            stated = "; a stream must state them" if isinstance(train, IterableDataset) else ""
+            expected = f"two classes or more, as whole numbers or text{stated}"
             raise ValueError(f"label_column: {problem}, expected {expected}")
         self.classes = {name: index for index, name in enumerate(names)}
         labels = {"id2label": dict(enumerate(names)), "label2id": self.classes}
