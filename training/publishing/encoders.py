@@ -22,7 +22,7 @@ from ..records import RESULTS
 from ..running import encoder_evaluation
 from ..settings import words_of
 from .cards import write_published
-from .folders import CARDS, ENCODER, MODULES, is_encoder
+from .folders import CARDS, ENCODER, is_encoder
 
 
 LENGTH_FILE = "sentence_bert_config.json"
@@ -61,9 +61,6 @@ def publish_encoder(
             where = f"{trained['output_dir']}/{RESULTS}"
             raise ValueError(f"{where}: recipe.teacher is {trained['recipe'].get('teacher')}, expected {parent}")
     cut = read_json(Path(runs[0]["shape"]) / RECORD)
-    others = sentence_transformers_files(parent)
-    if not others:
-        raise ValueError(f"{parent}: no {MODULES}; expected an encoder of sentence-transformers")
     publish = [str(run), "--name", name, "--parent", parent, "--base-model", base_model]
     publish += ["--data", *(f"{score}={path}" if path else score for score, path in rows.items())]
     publish += ["--license", license] if license else []
@@ -82,7 +79,7 @@ def publish_encoder(
             "base_model": base_model,
             "license": license,
             "texts": texts,
-            **write_model(folder, run, parent, others),
+            **write_model(folder, run, parent),
             "cuts": cut["cuts"],
             "commands": [without_local_paths(command) for command in commands],
             "training": [{key: trained[key] for key in OF_THE_RUN} for trained in runs],
@@ -119,7 +116,7 @@ def benchmark(folder: Path, parent: str, base_model: str, rows: Mapping[str, str
     return found
 
 
-def write_model(folder: Path, run: Path, parent: str, others: Mapping[str, Path]) -> dict:
+def write_model(folder: Path, run: Path, parent: str) -> dict:
     """Weights in float16 that load as float32, tokenizer, files of sentence-transformers; returns what was written."""
     model = load_lean(str(run)).eval()
     shape = {
@@ -134,6 +131,7 @@ def write_model(folder: Path, run: Path, parent: str, others: Mapping[str, Path]
         written = model
     written.half().save_pretrained(folder)
     update_config(folder, dtype="float32")
+    others = sentence_transformers_files(parent)
     copy_into(folder, others)
     settings = read_json(folder / LENGTH_FILE) if LENGTH_FILE in others else {}
     length = settings.get("max_seq_length") or model.config.max_position_embeddings
