@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from command import invoked, refused
+from command import invoked
 from encoders import save_sentence_encoder, write_rows
 from modeling_leaner.training.running import encoder_evaluation
 from sentence_transformers import SentenceTransformer
@@ -39,12 +39,6 @@ def test_scores_are_those_of_sentence_transformers(made):
     assert own["scores"]["qnli"] == own["scores"]["same_index"]
     low, high = other["intervals"]["stsb"]
     assert low <= other["scores"]["stsb"] - own["scores"]["stsb"] <= high
-
-
-def test_a_column_that_is_missing_is_named(made, tmp_path):
-    (tmp_path / "rows.csv").write_text("sentence1,sentence2\na,b\n")
-    words = ["evaluate", made[0][0], "--task", "embedding", "--data", f"stsb={tmp_path / 'rows.csv'}"]
-    refused("stsb=.*rows.csv: expected a column score or label, got sentence1, sentence2$", *words)
 
 
 def test_an_encoder_that_embeds_by_meaning_scores_higher():

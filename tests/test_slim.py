@@ -106,9 +106,8 @@ def test_every_kind_becomes_a_smaller_model_of_transformers(tmp_path, kind, rows
 
 def test_labels_are_texts_in_a_csv(tmp_path, monkeypatch):
     source = save_model(tmp_path / "source", "sequence")
-    texts = labelled(60, 1, ("text",), 2)["text"]
-    rows = Dataset.from_dict({"text": texts, "label": [f"LABEL_{int(row < 20)}" for row in range(60)]})
-    rows.to_csv(tmp_path / "rows.csv")
+    rows = {"text": documents(60, 0)["text"], "label": [f"LABEL_{int(row < 20)}" for row in range(60)]}
+    Dataset.from_dict(rows).to_csv(tmp_path / "rows.csv")
     seen = []
     monkeypatch.setattr(slim, "train", lambda pair, _: seen.extend((*pair.rows.train, *pair.rows.held_out)))
     words = ["--layers", 2, "--label-column", "label", "--data", tmp_path / "rows.csv"]

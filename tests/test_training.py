@@ -421,16 +421,12 @@ def test_bad_recipes(tmp_path, text, message):
     assert str(error.value).startswith(f"{tmp_path / 'mine.yaml'}: ") and message in str(error.value)
 
 
-def test_files_by_split(tmp_path):
-    (tmp_path / "mine.yaml").write_text("data_files: {train: [a.csv, b.csv], validation: c.csv}\n")
-    parsed = settings.parse(str(tmp_path / "mine.yaml"))
-    assert parsed.data_files == ["train=a.csv", "train=b.csv", "validation=c.csv"]
-
-
 def test_the_command_line_wins_and_numbers_are_numbers(tmp_path):
-    (tmp_path / "mine.yaml").write_text("learning_rate: 1e-4\ntask: causal-lm\nweight_decay: 0.3\n")
+    files = "data_files: {train: [a.csv, b.csv], validation: c.csv}"
+    (tmp_path / "mine.yaml").write_text(f"learning_rate: 1e-4\ntask: causal-lm\nweight_decay: 0.3\n{files}\n")
     parsed = settings.parse(str(tmp_path / "mine.yaml"), ["--learning_rate", "2e-3"])
     assert parsed.learning_rate == 0.002 and parsed.weight_decay == 0.3
+    assert parsed.settings.pop("data_files") == ["train=a.csv", "train=b.csv", "validation=c.csv"]
     assert parsed.settings == {"learning_rate": 0.002, "task": "causal-lm", "weight_decay": 0.3}
     with pytest.raises(ValueError, match="missing --shape, such as --shape vit/nano"):
         settings.parse(str(tmp_path / "mine.yaml"), needed=("task", "shape"))
