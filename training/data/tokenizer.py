@@ -32,7 +32,7 @@ AROUND = {"bert": ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")}  # one text
 MAX_ALPHABET = 1000  # characters that WordPiece keeps, the most frequent ones, as BERT's training in tokenizers does
 
 
-def size_of(tokenizer: PreTrainedTokenizerBase) -> int:
+def vocab_size_of(tokenizer: PreTrainedTokenizerBase) -> int:
     """The size of a vocabulary that has room for the highest id; ids may have gaps."""
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 

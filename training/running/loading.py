@@ -28,7 +28,7 @@ from modeling_leaner.names import shape_names
 from modeling_leaner.shapes import family_of, load_config, modality_of
 
 from ..data.sources import Rows, content_sha256, describe, find_column, first_rows, load_training
-from ..data.tokenizer import TOKENIZER_KINDS, size_of, train_tokenizer
+from ..data.tokenizer import TOKENIZER_KINDS, train_tokenizer, vocab_size_of
 from ..settings import RecipeArguments
 from ..tasks import TASKS
 from ..tasks.base import Task
@@ -72,7 +72,7 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         source = describe(arguments.dataset, arguments.train_split, arguments.data_files)
         processing = load_processing(arguments, config, rows)
         if modality_of(config) is TEXT and not has_weights(str(arguments.shape)):  # room for a tokenizer that is given
-            config.vocab_size = max(config.vocab_size, size_of(processing))
+            config.vocab_size = max(config.vocab_size, vocab_size_of(processing))
         task = task_class(arguments, config, processing)
         with naming(source):
             fields = task.configure(rows)

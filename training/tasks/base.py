@@ -21,7 +21,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.family import TEXT
 
 from ..data.sources import Rows, column_names, find_text_column, first_rows
-from ..data.tokenizer import size_of
+from ..data.tokenizer import vocab_size_of
 from ..settings import RecipeArguments
 
 
@@ -155,7 +155,7 @@ class TextTask(Task):
         self.separator = processing.sep_token_id if end is None else end  # after a document
         # What cached rows depend on beside their settings: the tokenizer, and its tokens that begin and end texts.
         self.reading_key = Hasher.hash((tokenizer_text(processing), processing.special_tokens_map))
-        size = size_of(processing)
+        size = vocab_size_of(processing)
         needed = self.needs or (("cls", "sep") if self.segments else ())
         lacking = [token for token in needed if getattr(processing, f"{token}_token_id") is None]
         if size > config.vocab_size or lacking:
