@@ -5,6 +5,7 @@ those of transformers and, for a key-value cache, of ONNX files on the Hub: `pas
 `present.0.key` comes out. transformers.exporters, which is experimental, gives caches and free sizes other names.
 """
 
+import copy
 import logging
 import sys
 import warnings
@@ -13,9 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.cache_utils import Cache, DynamicCache
 
@@ -32,6 +35,7 @@ LARGEST_FILE = 1_900_000_000  # bytes of weights in an ONNX file, which protobuf
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 CACHE = "past_key_values"
 PADDED = 2  # tokens of a made-up row
+BLOCK = 32  # values of an embedding that share a scale
 LARGEST_DIFFERENCE = 1e-3  # as of `compare`: rounding gives 1e-6, a mask or a cache that is ignored more than 1e-2
 RANKS_BY_TOKEN = {"last_hidden_state": 3, "hidden_states": 3, "logits": 3, "start_logits": 2, "end_logits": 2}
 
@@ -136,6 +140,29 @@ def make_inputs(exportable: ExportableModel, size: Size = TRACED, seed: int = 0)
     elif hasattr(config, "type_vocab_size"):
         inputs["token_type_ids"] = torch.randint(config.type_vocab_size, shape, generator=generator)
     return inputs
+
+
+class Int4Embedding(nn.Module):
+    """A table (V, D) of embeddings in 4 bits, with a scale for every 32 values, as in Q4_0 of llama.cpp.
+
+    Of ONNX's own operators: onnxruntime's GatherBlockQuantized is absent in browsers.
+    """
+
+    def __init__(self, table: torch.Tensor):
+        super().__init__()
+        blocks = table.detach().unflatten(1, (-1, BLOCK))
+        scales = (blocks.abs().amax(dim=-1) / 7).half().clamp(min=1e-6)
+        codes = (blocks / scales.unsqueeze(-1)).round().clamp(-8, 7) + 8
+        low, high = codes.flatten(1).to(torch.uint8).chunk(2, dim=1)
+        self.register_buffer("pairs", low + 16 * high)  # (V, D/2)
+        self.register_buffer("scales", scales)  # (V, D/32)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        pairs = F.embedding(input_ids, self.pairs).float()
+        high = (pairs / 16).floor()  # in float: torch exports shifts of uint8 wrongly
+        codes = torch.cat([pairs - 16 * high, high], dim=-1) - 8
+        scales = F.embedding(input_ids, self.scales).float()
+        return (codes.unflatten(-1, (-1, BLOCK)) * scales.unsqueeze(-1)).flatten(-2)
 
 
 # Files, written and run as users run them
@@ -285,10 +312,11 @@ def compare(exportable: ExportableModel, run: Forward) -> dict[str, float]:
 # The command
 
 
-def export(source: str, output: Path, int8: bool = True) -> list[dict[str, object]]:
+def export(source: str, output: Path, int8: bool = True, int4_embeddings: bool = False) -> list[dict[str, object]]:
     """Writes a checkpoint to a new folder as an ONNX graph, with `int8` in 8 bits, too; what parity.json says of each.
 
-    The folder has the configuration, tokenizer or image processor, and `PARITY_FILE`, too; it is whole or absent.
+    With `int4_embeddings` the word embeddings of the file in 8 bits have 4. The folder has the configuration,
+    tokenizer or image processor, and `PARITY_FILE`, too; it is whole or absent.
     """
     missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     if missing:
@@ -296,14 +324,25 @@ def export(source: str, output: Path, int8: bool = True) -> list[dict[str, objec
     model = load_lean(source).float()
     if type(model).__name__.endswith("ForMultipleChoice"):
         raise ValueError(f"{source}: models for multiple choice are not exported")
+    encoder_files = sentence_transformers_files(source)
+    if encoder_files and hasattr(model, "pooler"):
+        model.pooler = None  # which sentence-transformers does not read
+    if int4_embeddings and (model.main_input_name != "input_ids" or model.config.hidden_size % BLOCK):
+        raise ValueError(f"--int4-embeddings: {source} has no word embeddings of a multiple of {BLOCK} values")
     exportable = ExportableModel(model)
     processors = load_processors(source, getattr(model.config, "vocab_size", None))
-    with whole_folder(output) as folder:
+    with TemporaryDirectory() as scratch, whole_folder(output) as folder:
         (folder / ONNX_FILE).parent.mkdir(parents=True)
         write_onnx(exportable, folder / ONNX_FILE)
         if int8:
+            whole = folder / ONNX_FILE
+            if int4_embeddings:
+                smaller = copy.deepcopy(model)
+                smaller.set_input_embeddings(Int4Embedding(model.get_input_embeddings().weight))
+                whole = Path(scratch, "model.onnx")
+                write_onnx(ExportableModel(smaller), whole)
             first_mlp = (model.config.intermediate_size, model.config.hidden_size)
-            write_onnx_int8(folder / ONNX_FILE, folder / ONNX_INT8_FILE, first_mlp)
+            write_onnx_int8(whole, folder / ONNX_INT8_FILE, first_mlp)
         files = []
         for file in (ONNX_FILE, ONNX_INT8_FILE) if int8 else (ONNX_FILE,):
             path = folder / file
@@ -314,7 +353,7 @@ def export(source: str, output: Path, int8: bool = True) -> list[dict[str, objec
         config = read_json(local_folder(source) / "config.json")  # the source's own: clients know its model_type
         config.pop("auto_map", None)  # names files of code, which are not there
         write_json(folder / "config.json", config)
-        copy_into(folder, sentence_transformers_files(source))
+        copy_into(folder, encoder_files)
         for processor in processors:
             processor.save_pretrained(folder)
         write_json(folder / PARITY_FILE, {"architecture": type(model).__name__, "files": files})

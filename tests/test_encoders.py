@@ -11,6 +11,7 @@ from encoders import cut_and_recover, write_rows
 from modeling_leaner.training.publishing import encoders
 from sentence_transformers import SentenceTransformer
 from test_export import needs_onnx
+from transformers import AutoTokenizer
 
 from modeling_leaner.conversion import load_lean
 
@@ -74,6 +75,28 @@ def test_a_stranger_needs_neither_package_nor_flag(published, tmp_path):
     twin = SentenceTransformer(str(folder))
     twin[0].auto_model = load_lean(str(folder)).eval()
     assert np.abs(vectors - twin.encode(["a cat sat", "the dog ran far"])).max() < 1e-5
+
+
+def test_a_published_encoder_with_fewer_tokens(published, tmp_path, monkeypatch):
+    """Its history goes on, its int8 file has word embeddings in 4 bits, and it is verified like any."""
+    folder, parent, data = published
+    tokens = len(AutoTokenizer.from_pretrained(folder)) - 5
+    texts = parent.parent / "train.parquet"
+    words = ["--vocab-size", tokens, "--no-training", "--data", texts]
+    assert invoked("slim", folder, tmp_path / "fewer", *words).exit_code == 0
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(encoders, "ROUNDS", 3)
+    names = ["--name", "tiny-browser", "--parent", parent, "--base-model", "owner/tiny", "--license", "mit"]
+    result = invoked("publish", "fewer", *names, "--data", *data)
+    assert result.exit_code == 0, result.output
+    own = tmp_path / "model_cards" / "tiny-browser"
+    before, results = (json.loads((each / "results.json").read_text()) for each in (folder, own))
+    assert results["training"] == before["training"] and results["commands"][:5] == before["commands"]
+    assert [cut["part"] for cut in results["cuts"]] == ["layers", "vocab_size"]
+    assert b"pairs" in (own / "onnx" / "model_quantized.onnx").read_bytes()
+    assert invoked("verify", own, "--data", *data).exit_code == 0
+    untrained = invoked("publish", parent.parent / "cut", *names, "--replace", "--data", *data)
+    assert untrained.exit_code == 1 and "was not trained" in untrained.output
 
 
 def test_verification_finds_other_weights(published):

@@ -130,6 +130,25 @@ def test_a_large_activation_in_8_bits(tmp_path):
     assert small["cosine"] > 0.95
 
 
+def test_embeddings_in_4_bits():
+    """No value is off by more than half a step, of which the largest of its 32 has 7."""
+    table = torch.randn(50, 3, 32, generator=torch.Generator().manual_seed(0)) ** 3
+    table[0, 0] = 0
+    found = exporting.Int4Embedding(table.flatten(1))(torch.arange(50).view(2, 25)).view_as(table)
+    steps = table.abs().amax(dim=-1, keepdim=True) / 7
+    assert ((found - table).abs() <= 0.51 * steps).all()
+
+
+def test_the_option_of_4_bits(tmp_path):
+    """The head that is tied to the embeddings keeps its own 8 bits; a model without embeddings is refused."""
+    needs_onnx()
+    whole, small = exporting.export(str(GOLDEN / "gpt"), tmp_path / "out", int4_embeddings=True)
+    _, eight = exporting.export(str(GOLDEN / "gpt"), tmp_path / "eight")
+    assert whole["difference"] < 1e-4 and 0.95 < small["cosine"] < eight["cosine"]
+    assert small["bytes"] < eight["bytes"]
+    refused("has no word embeddings", "export", "onnx", GOLDEN / "vit", tmp_path / "vit", "--int4-embeddings")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_onnx_command(family, tmp_path):
     """Both files, their names and axes as on the Hub; the one in 8 bits is smaller and chooses nearly the same."""

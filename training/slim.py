@@ -569,11 +569,12 @@ def cut_vocabulary(
     """Writes the model with fewer tokens and otherwise the same weights; returns 0."""
     rows, column = rows_with_content(settings.data, settings.column, original)
     model, smaller = keep_tokens(original, tokenizer, rows[column], settings.vocab_size)
-    source = local_folder(settings.source)
-    known = [read_json(source / name) for name in (RECORD, RESULTS) if (source / name).is_file()]
-    cuts = next((document["cuts"] for document in known if "cuts" in document), [])
-    cuts = [*cuts, {"part": "vocab_size", "before": len(tokenizer), "after": len(smaller)}]
-    write(settings, model, [smaller], files, {"cuts": cuts})
+    history = {}  # of the original, for `leaner publish`
+    for file in (local_folder(settings.source) / name for name in (RECORD, RESULTS)):
+        document = read_json(file) if file.is_file() else {}
+        history |= {name: document[name] for name in ("cuts", "training", "commands") if name in document}
+    cut = {"part": "vocab_size", "before": len(tokenizer), "after": len(smaller)}
+    write(settings, model, [smaller], files, history | {"cuts": [*history.get("cuts", []), cut]})
     before, after = (each.num_parameters() for each in (original, model))
     tokens = f"{len(smaller):,} of {len(tokenizer):,} tokens"
     print(f"{settings.output}: {tokens}, {after / 1e6:.1f}M of {before / 1e6:.1f}M parameters")

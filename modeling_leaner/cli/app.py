@@ -195,6 +195,9 @@ def export(
     source: Trained,
     output: NewFolder,
     int8: Annotated[bool, Option(help="Also write an ONNX file with 8-bit weights.")] = True,
+    int4_embeddings: Annotated[
+        bool, Option("--int4-embeddings", help="Word embeddings of that file in 4 bits, a smaller download.")
+    ] = False,
 ) -> None:
     """Write a model as an ONNX graph, and compare both.
 
@@ -203,7 +206,7 @@ def export(
     with slow_imports():
         from ..exporting import export as export_model
         from ..planning.costs import human
-    for each in export_model(source, output, int8):
+    for each in export_model(source, output, int8, int4_embeddings):
         differs = "" if "quantized" in each["file"] else f"difference {each['difference']:.1e}, "
         typer.echo(f"{output / each['file']}: {human(each['bytes'])}B, {differs}cosine {each['cosine']:.6f}")
     typer.echo(f'Next, in Python: onnxruntime.InferenceSession("{output / "onnx/model.onnx"}")')

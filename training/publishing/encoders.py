@@ -1,7 +1,8 @@
 """A sentence encoder in model_cards/: what `leaner train --shape CUT --teacher PARENT` made, beside its parent.
 
-The folder is a plain BertModel if all layers have the same number of heads, with the files of sentence-transformers
-and the ONNX graph in int8. results.json holds how it was trained and the scores of `leaner evaluate`.
+Or a published one whose vocabulary `leaner slim --vocab-size` cut. The folder is a plain BertModel if all layers have
+the same number of heads, with the files of sentence-transformers and the ONNX graph in int8; the word embeddings of a
+cut vocabulary have 4 bits. results.json holds how it was trained and the scores of `leaner evaluate`.
 """
 
 import shlex
@@ -44,7 +45,8 @@ def publish_encoder(
     """Writes the folder, whole or not at all, and returns it; the benchmark reads it as its users do.
 
     Args:
-        run: folder of the finished run of `leaner train`, whose `--shape` is the cut or an earlier run from the cut.
+        run: folder of the finished run of `leaner train`, whose `--shape` is the cut or an earlier run from the cut;
+            or a published encoder with fewer tokens.
         parent: folder or Hub id of the encoder that was cut, and `base_model`, its Hub id.
         data: as of `encoder_evaluation.local_copies`.
         texts: sources of the training sentences, for the card.
@@ -55,22 +57,13 @@ def publish_encoder(
     rows = encoder_evaluation.local_copies(data or list(encoder_evaluation.SOURCES))
     if not {"stsb_test", "qnli"} <= rows.keys() or encoder_evaluation.mean_sts(dict.fromkeys(rows, 0)) is None:
         raise ValueError("--data: expected stsb_test, qnli and at least two of sts12 to sts16 and sick_r")
-    runs = runs_of(run)
-    for trained in runs:
-        if trained["recipe"].get("teacher") not in (parent, base_model):
-            where = f"{trained['output_dir']}/{RESULTS}"
-            raise ValueError(f"{where}: recipe.teacher is {trained['recipe'].get('teacher')}, expected {parent}")
-    cut = read_json(Path(runs[0]["shape"]) / RECORD)
+    history = history_of(run, parent, base_model)
     publish = [str(run), "--name", name, "--parent", parent, "--base-model", base_model]
     publish += ["--data", *(f"{score}={path}" if path else score for score, path in rows.items())]
     publish += ["--license", license] if license else []
     publish += ["--texts", texts] if texts else []
-    commands = [f"leaner convert {base_model} {parent}"] if Path(parent).exists() else []
-    commands += [cut["command"]]
-    for trained in runs:
-        own = {key: trained[key] for key in ("shape", "seed", "output_dir")}
-        commands += [f"leaner train {shlex.join(words_of(own | trained['recipe'] | {'teacher': parent}))}"]
-    commands += [f"leaner publish {shlex.join(publish)}"]
+    history["commands"].append(f"leaner publish {shlex.join(publish)}")
+    has_fewer_tokens = any(cut["part"] == "vocab_size" for cut in history["cuts"])
     with whole_folder(target, replace) as folder:
         folder.mkdir()
         results = {
@@ -80,14 +73,36 @@ def publish_encoder(
             "license": license,
             "texts": texts,
             **write_model(folder, run, parent),
-            "cuts": cut["cuts"],
-            "commands": [without_local_paths(command) for command in commands],
-            "training": [{key: trained[key] for key in OF_THE_RUN} for trained in runs],
-            "benchmark": benchmark(folder, parent, base_model, rows),
+            "cuts": history["cuts"],
+            "commands": [without_local_paths(command) for command in history["commands"]],
+            "training": history["training"],
+            "benchmark": benchmark(folder, parent, base_model, rows, has_fewer_tokens),
             "sha256": {file: sha256(folder / file) for file in TOLERANCES},
         }
         write_published(folder, results)
     return target
+
+
+def history_of(run: Path, parent: str, base_model: str) -> dict:
+    """How a model came about: its cuts, its training, and the commands, as results.json has them."""
+    if not (run / RESULTS).is_file() and (run / RECORD).is_file():
+        record = read_json(run / RECORD)
+        if not {"training", "commands"} <= record.keys():
+            raise ValueError(f"{run}: was not trained; expected a run, or a published encoder with fewer tokens")
+        return record | {"commands": [*record["commands"], record["command"]]}
+    runs = runs_of(run)
+    for trained in runs:
+        if trained["recipe"].get("teacher") not in (parent, base_model):
+            where = f"{trained['output_dir']}/{RESULTS}"
+            raise ValueError(f"{where}: recipe.teacher is {trained['recipe'].get('teacher')}, expected {parent}")
+    cut = read_json(Path(runs[0]["shape"]) / RECORD)
+    commands = [f"leaner convert {base_model} {parent}"] if Path(parent).exists() else []
+    commands += [cut["command"]]
+    for trained in runs:
+        own = {key: trained[key] for key in ("shape", "seed", "output_dir")}
+        commands += [f"leaner train {shlex.join(words_of(own | trained['recipe'] | {'teacher': parent}))}"]
+    training = [{key: trained[key] for key in OF_THE_RUN} for trained in runs]
+    return {"cuts": cut["cuts"], "commands": commands, "training": training}
 
 
 def runs_of(run: Path) -> list[dict]:
@@ -98,13 +113,15 @@ def runs_of(run: Path) -> list[dict]:
     return [*(runs_of(start) if is_run else []), results | {"output_dir": str(run)}]
 
 
-def benchmark(folder: Path, parent: str, base_model: str, rows: Mapping[str, str | None]) -> dict:
+def benchmark(
+    folder: Path, parent: str, base_model: str, rows: Mapping[str, str | None], int4_embeddings: bool
+) -> dict:
     """The scores and speeds of a folder and its parent, in float32 and in int8, whose file the folder gets."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         exported = Path(scratch, "parent"), Path(scratch, "own")
-        for source, output in zip((parent, str(folder)), exported):
-            exporting.export(source, output)
+        exporting.export(parent, exported[0])
+        exporting.export(str(folder), exported[1], int4_embeddings=int4_embeddings)
         int8 = folder / exporting.ONNX_INT8_FILE
         int8.parent.mkdir()
         shutil.move(exported[1] / exporting.ONNX_INT8_FILE, int8)
