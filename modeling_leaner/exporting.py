@@ -327,8 +327,10 @@ def export(source: str, output: Path, int8: bool = True, int4_embeddings: bool =
     encoder_files = sentence_transformers_files(source)
     if encoder_files and hasattr(model, "pooler"):
         model.pooler = None  # which sentence-transformers does not read
-    if int4_embeddings and (model.main_input_name != "input_ids" or model.config.hidden_size % BLOCK):
-        raise ValueError(f"--int4-embeddings: {source} has no word embeddings of a multiple of {BLOCK} values")
+    has_own_embeddings = model.main_input_name == "input_ids" and model.get_output_embeddings() is None
+    if int4_embeddings and not (has_own_embeddings and model.config.hidden_size % BLOCK == 0):
+        expected = f"a model of texts without a head over the vocabulary, whose hidden_size is a multiple of {BLOCK}"
+        raise ValueError(f"--int4-embeddings: {source}: expected {expected}")
     exportable = ExportableModel(model)
     processors = load_processors(source, getattr(model.config, "vocab_size", None))
     with TemporaryDirectory() as scratch, whole_folder(output) as folder:
