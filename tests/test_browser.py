@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 sync_api = pytest.importorskip("playwright.sync_api")
 
 ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "model_cards" / "minilm-3-layers"
+FOLDER = ROOT / "model_cards" / "minilm-browser"
 NODE_MODULES = Path(sys.prefix) / "node_modules"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 TEXTS = [
