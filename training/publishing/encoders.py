@@ -85,10 +85,8 @@ def publish_encoder(
 
 def history_of(run: Path, parent: str, base_model: str) -> dict:
     """How a model came about: its cuts, its training, and the commands, as results.json has them."""
-    if not (run / RESULTS).is_file() and (run / RECORD).is_file():
-        record = read_json(run / RECORD)
-        if not {"training", "commands"} <= record.keys():
-            raise ValueError(f"{run}: was not trained; expected a run, or a published encoder with fewer tokens")
+    record = read_json(run / RECORD) if (run / RECORD).is_file() else {}
+    if "training" in record:
         return record | {"commands": [*record["commands"], record["command"]]}
     runs = runs_of(run)
     for trained in runs:
