@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard
 from modeling_leaner.training.publishing import cards, folders
 from modeling_leaner.training.records import PublishedResults
 from modeling_leaner.training.running import run_card
+from modeling_leaner.training.settings import parse
 from modeling_leaner.training.tasks import TASKS
 from transformers.utils import is_torchvision_available
 
@@ -32,6 +33,13 @@ RESULTS = {folder.name: PUBLISHED[folder] for folder in FOLDERS}
 FIRST_OF_TASK = {results.task: name for name, results in RESULTS.items() if not OLD or "vit" not in name}
 LOADABLE = [folder for folder in FOLDERS if not OLD or "vit" not in folder.name]
 QUICK = [CARDS / name for name in FIRST_OF_TASK.values()]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_command_that_trains_it_again(folder):
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    recipe, *words = re.search(r"^leaner train (.+)$", text, re.MULTILINE)[1].split()
+    assert parse(str(ROOT / recipe), words, needed=("shape",)).shape == RESULTS[folder.name].shape
 
 
 def snippet_of(text):
