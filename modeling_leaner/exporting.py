@@ -143,9 +143,10 @@ def make_inputs(exportable: ExportableModel, size: Size = TRACED, seed: int = 0)
 
 
 class Int4Embedding(nn.Module):
-    """A table (V, D) of embeddings in 4 bits, with a scale for every 32 values, as in Q4_0 of llama.cpp.
+    """A table (V, D) of embeddings in 4 bits, with a scale for every 32 values, like Q4_0 of llama.cpp.
 
-    Of ONNX's own operators: onnxruntime's GatherBlockQuantized is absent in browsers.
+    Of ONNX's own operators: onnxruntime's GatherBlockQuantized is absent in browsers. `write_onnx_int8` rounds the
+    scales to 8 bits.
     """
 
     def __init__(self, table: torch.Tensor):

@@ -92,7 +92,7 @@ def behind(grid, shape="gpt/lean-mini"):
 
 
 def test_the_gap_is_smaller_where_few_tokens_are_read_often():
-    """The tests fixed beforehand: equality within 0.02 at 0.5M unique tokens, and a larger gap at 20M."""
+    """The tests fixed beforehand: equality within 0.02 at 0.5M unique tokens, a larger gap at 20M, 2M between."""
     often, once = behind("enwik8-text-causal-unique-0.5m"), behind("enwik8-text-causal-unique-20m")
     above = stats.ttest_1samp(often, 0.02, alternative="less").pvalue
     below = stats.ttest_1samp(often, -0.02, alternative="greater").pvalue
@@ -102,6 +102,11 @@ def test_the_gap_is_smaller_where_few_tokens_are_read_often():
         assert stats.ttest_1samp(differences, 0).confidence_interval() == pytest.approx(interval, abs=0.0005)
     larger = stats.ttest_ind(once, often, equal_var=False, alternative="greater")
     assert larger.pvalue == pytest.approx(0.0010, abs=5e-5)
+    between = behind("enwik8-text-causal-unique-2m")
+    assert often.mean() < between.mean() == pytest.approx(0.080, abs=0.0005) < once.mean()
+    tokens = np.log(np.repeat([0.5, 2, 20], 3))
+    line = stats.linregress(tokens, np.concatenate([often, between, once]), alternative="greater")
+    assert (line.slope, line.pvalue) == pytest.approx((0.0201, 0.00087), abs=5e-5)
     as_few_heads = behind("enwik8-text-causal-unique-0.5m", "gpt/shallow-mini")
     assert as_few_heads.tolist() == pytest.approx([0.02, 0.024, 0.022], abs=0.0005)
     with_a_smaller_mlp = behind("enwik8-text-causal-unique-0.5m", "gpt/quarter-mlp-mini")
