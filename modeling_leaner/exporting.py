@@ -143,7 +143,7 @@ def make_inputs(exportable: ExportableModel, size: Size = TRACED, seed: int = 0)
 
 
 class Int4Embedding(nn.Module):
-    """A table (V, D) of embeddings in 4 bits, with a scale for every 32 values, like Q4_0 of llama.cpp.
+    """A table (V, D) of embeddings in 4 bits, with a scale for every 32 values, as in Q4_0 of llama.cpp.
 
     Of ONNX's own operators: onnxruntime's GatherBlockQuantized is absent in browsers. `write_onnx_int8` rounds the
     scales to 8 bits.
@@ -153,7 +153,7 @@ class Int4Embedding(nn.Module):
         super().__init__()
         blocks = table.detach().unflatten(1, (-1, BLOCK))
         scales = (blocks.abs().amax(dim=-1) / 7).half().clamp(min=1e-6)
-        codes = (blocks / scales.unsqueeze(-1)).round().clamp(-8, 7) + 8
+        codes = (blocks / scales.unsqueeze(-1)).round().clamp(-7, 7) + 8
         low, high = codes.flatten(1).to(torch.uint8).chunk(2, dim=1)
         self.register_buffer("pairs", low + 16 * high)  # (V, D/2)
         self.register_buffer("scales", scales)  # (V, D/32)
@@ -329,8 +329,8 @@ def export(source: str, output: Path, int8: bool = True, int4_embeddings: bool =
     if encoder_files and hasattr(model, "pooler"):
         model.pooler = None  # which sentence-transformers does not read
     has_own_embeddings = model.main_input_name == "input_ids" and model.get_output_embeddings() is None
-    if int4_embeddings and not (has_own_embeddings and model.config.hidden_size % BLOCK == 0):
-        expected = f"a model of texts without a head over the vocabulary, whose hidden_size is a multiple of {BLOCK}"
+    if int4_embeddings and not (int8 and has_own_embeddings and model.config.hidden_size % BLOCK == 0):
+        expected = f"a file in int8 and a model of texts without a head over words, hidden_size a multiple of {BLOCK}"
         raise ValueError(f"--int4-embeddings: {source}: expected {expected}")
     exportable = ExportableModel(model)
     processors = load_processors(source, getattr(model.config, "vocab_size", None))

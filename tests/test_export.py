@@ -48,11 +48,11 @@ class TestRefusals:
         assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
     def test_embeddings_that_cannot_have_4_bits(self, tmp_path):
-        """None, and those that a head shares: it would keep them in 8 bits, too."""
+        """None, those that a head shares (it would keep them in 8 bits, too), and those of a file in float32."""
         needs_onnx()
-        for family in ("vit", "gpt"):
-            words = [GOLDEN / family, tmp_path / "out", "--int4-embeddings"]
-            refused("--int4-embeddings: .*: expected a model of texts", "export", "onnx", *words)
+        for family, more in (("vit", []), ("gpt", []), ("bert", ["--no-int8"])):
+            words = [GOLDEN / family, tmp_path / "out", "--int4-embeddings", *more]
+            refused("--int4-embeddings: .*: expected a file in int8 and a model of texts", "export", "onnx", *words)
         assert not list(tmp_path.iterdir())
 
     def test_a_damaged_tokenizer(self, tmp_path):

@@ -1,6 +1,7 @@
 """A vocabulary is cut: tokens that stay mean the same, words whose token went are written with shorter ones."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -8,8 +9,11 @@ from command import invoked
 from datasets import Dataset
 from encoders import TRAIN, save_sentence_encoder
 from modeling_leaner.training import train
+from modeling_leaner.training.publishing.encoders import ENCODER, history_of
 from training_data import documents
 from transformers import AutoModel, AutoTokenizer
+
+from modeling_leaner.files import write_json
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,20 @@ def test_it_learns_from_the_original_which_reads_its_own_tokens(cut, tmp_path):
     assert first < 1e-5  # 1 - cosine: the student began as the original
     words = ["--vocab-size", size - 5, "--no-training", "--data", parent.parent / "texts.parquet"]
     assert invoked("slim", tmp_path / "run", tmp_path / "again", *words).exit_code == 0  # it has no pooler
+
+
+def test_a_published_encoder_keeps_its_history(cut, tmp_path):
+    """So that its card says how it was made; it is published under the encoder that taught it alone."""
+    parent = shutil.copytree(cut[0], tmp_path / "published")
+    history = {"base_model": "A/PARENT", "cuts": [{"part": "layers"}], "training": [{"seed": 1}], "commands": ["a"]}
+    write_json(parent / "results.json", {"kind": ENCODER, **history})
+    words = ["--vocab-size", cut[3], "--no-training", "--data", cut[0].parent / "texts.parquet"]
+    assert invoked("slim", parent, tmp_path / "fewer", *words).exit_code == 0
+    kept = history_of(tmp_path / "fewer", "parent", "A/PARENT")
+    assert [step["part"] for step in kept["cuts"]] == ["layers", "vocab_size"]
+    assert kept["training"] == history["training"] and [kept["commands"][0], len(kept["commands"])] == ["a", 2]
+    with pytest.raises(ValueError, match="slim.json: base_model is A/PARENT, expected A/OTHER"):
+        history_of(tmp_path / "fewer", "parent", "A/OTHER")
 
 
 def test_what_cannot_be_cut(cut, tmp_path):

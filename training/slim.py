@@ -64,6 +64,7 @@ from modeling_leaner.slimming.vocabulary import keep_tokens
 from modeling_leaner.terminal import plain_console
 
 from .data.sources import decoded_image, find_column, find_text_column, is_dataset, load_split
+from .publishing.folders import is_encoder
 from .records import RESULTS
 from .running.trainer import Interruption
 from .tasks.distillation import divergence, states_distance
@@ -569,12 +570,13 @@ def cut_vocabulary(
     """Writes the model with fewer tokens and otherwise the same weights; returns 0."""
     rows, column = rows_with_content(settings.data, settings.column, original)
     model, smaller = keep_tokens(original, tokenizer, rows[column], settings.vocab_size)
-    history = {}  # of the original, for `leaner publish`
-    for file in (local_folder(settings.source) / name for name in (RECORD, RESULTS)):
-        document = read_json(file) if file.is_file() else {}
-        history |= {name: document[name] for name in ("cuts", "training", "commands") if name in document}
+    source = local_folder(settings.source)
+    history = {"cuts": []}
+    if is_encoder(source):  # for `leaner publish`
+        published = read_json(source / RESULTS)
+        history = {name: published[name] for name in ("base_model", "cuts", "training", "commands")}
     cut = {"part": "vocab_size", "before": len(tokenizer), "after": len(smaller)}
-    write(settings, model, [smaller], files, history | {"cuts": [*history.get("cuts", []), cut]})
+    write(settings, model, [smaller], files, history | {"cuts": [*history["cuts"], cut]})
     before, after = (each.num_parameters() for each in (original, model))
     tokens = f"{len(smaller):,} of {len(tokenizer):,} tokens"
     print(f"{settings.output}: {tokens}, {after / 1e6:.1f}M of {before / 1e6:.1f}M parameters")

@@ -63,7 +63,7 @@ def publish_encoder(
     publish += ["--license", license] if license else []
     publish += ["--texts", texts] if texts else []
     history["commands"].append(f"leaner publish {shlex.join(publish)}")
-    has_fewer_tokens = any(cut["part"] == "vocab_size" for cut in history["cuts"])
+    has_fewer_tokens = history["cuts"][-1]["part"] == "vocab_size"
     with whole_folder(target, replace) as folder:
         folder.mkdir()
         results = {
@@ -87,6 +87,8 @@ def history_of(run: Path, parent: str, base_model: str) -> dict:
     """How a model came about: its cuts, its training, and the commands, as results.json has them."""
     record = read_json(run / RECORD) if (run / RECORD).is_file() else {}
     if "training" in record:
+        if record["base_model"] != base_model:
+            raise ValueError(f"{run / RECORD}: base_model is {record['base_model']}, expected {base_model}")
         return record | {"commands": [*record["commands"], record["command"]]}
     runs = runs_of(run)
     for trained in runs:
