@@ -391,7 +391,6 @@ def test_jobs(bench, monkeypatch):
         ({"tuning": None}, "tuning: missing, expected "),
         ({"tuning": {"seeds": [0, 1, 2], "holdout": 5}}, "tuning.seeds: expected seeds that are not in seeds"),
         ({"overrides": {"seed": 1}}, "overrides: .*expected none of shape, seed, "),
-        ({"metric": "accurracy"}, "metric: expected accuracy or loss, got accurracy"),
         ({"publish": {"vit/tiny": "a/b"}}, "publish.vit/tiny: .*expected a folder's name"),
         ({"shapes": [BASE, "vit-tiny.json"]}, "shapes: two have the same run folder"),
         ({"overrides": {"eval_split": "none"}}, "overrides: eval_split none and no holdout"),

@@ -17,7 +17,6 @@ GRID = {
     "learning_rates": [1e-3],
     "overrides": {"max_steps": 6, "max_train_rows": 96, "max_eval_rows": 64, "use_cpu": True},
     "margin": 0.01,
-    "test": "non-inferiority",
 }
 
 

@@ -16,14 +16,11 @@ data: what the rows are             # left out, the recipe's dataset; stated on 
 data_files: train=FOLDER/a.parquet  # the values of --data_files for a copy in FOLDER; left out, FOLDER alone
 hub: true                           # whether the evaluation rows are those of the Hub's dataset; left out, false
 publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publish` makes of the first seed
-metric: accuracy                    # left out, the task's; or loss
 start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a grid of the same shapes
 start_seed: 1                       # left out, each run's own; the seed in start_from whose weights all start from
 cut_from: runs/parent               # a trained model, for cuts; left out, none
 cuts: {runs/cut: {layers: 3}}       # folders among shapes made of it before the first run, see `cuts.py`
-length: 32                          # tokens of a row as users have it; a note
 margin: 0.01                        # of the non-inferiority test, in the metric's units; left out, no test
-test: non-inferiority               # a note: the only one
 
 A grid with branches is tuned at one of them, `tuning: {tokens: 3072000}`: whole runs by the schedule of that branch.
 """
@@ -49,7 +46,7 @@ from ..records import ResultRow, first_error
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
 MAY_GROW = ("shapes", "seeds", "learning_rates", "cuts")  # once the grid has run
-MAY_CHANGE = "baseline output_dir publish data data_files hub length unsound_tuning seeds_of".split()
+MAY_CHANGE = "baseline output_dir publish data data_files hub unsound_tuning seeds_of".split()
 
 CUT_KEYS = ("layers", "keep", "heads", "total_heads", "intermediate_size")  # of `slim.Target`
 PHASES = ("tune", "trunk", "report")  # of a sweep
@@ -104,18 +101,15 @@ class Grid:
     unsound_tuning: Text | None = None
     overrides: Settings | None = None
     output_dir: Text
-    metric: Text | None = None
     start_from: Text | None = None
     start_seed: NonNegativeInt | None = None
     cut_from: Text | None = None
     cuts: dict[Text, CutKeys] | None = None
-    length: PositiveInt | None = None
     data: Text | None = None
     data_files: Text | None = None
     hub: bool = False
     publish: dict[str, FolderName] | None = None
     margin: Positive | None = None
-    test: Literal["non-inferiority"] | None = None
     branches: Annotated[list[PositiveInt], FEW, INCREASING] | None = None
     seeds_of: dict[Text, Seeds] | None = None
     contrasts: Annotated[list[Annotated[list[Text], Field(min_length=2, max_length=2)]], FEW, DIFFERENT] | None = None
@@ -236,4 +230,5 @@ def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
 
 def write_grid(grid: Grid) -> None:
     """Writes grid.yaml, the grid that the rows are of, beside them."""
-    write_bytes(grid.path("grid.yaml"), yaml.safe_dump(asdict(grid), sort_keys=False).encode())
+    given = {name: value for name, value in asdict(grid).items() if value is not None and value is not False}
+    write_bytes(grid.path("grid.yaml"), yaml.safe_dump(given, sort_keys=False).encode())

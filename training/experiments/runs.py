@@ -18,7 +18,6 @@ from ..records import RESULTS, ResultRow
 from ..running.loading import task_of
 from ..running.run_folder import STARTED, whole_checkpoints, write_recipe
 from ..settings import RecipeArguments, parse, words_of
-from ..tasks import TASKS
 from .branches import GRID_DEFAULTS, branches_of, recipe_of, step_of
 from .grid import Grid, Run, reported
 from .grid_results import GridResults, load_folder
@@ -71,15 +70,11 @@ def run_arguments(grid: Grid, shape: str, phase: str = "report", local: Sequence
 
 
 def check_settings(grid: Grid) -> None:
-    """Raises ValueError where the training refuses the settings of a phase or a shape, or compares another metric."""
+    """Raises ValueError where the training refuses the settings of a phase or a shape."""
     phases = ["report"] + ["tune"] * (grid.tuning is not None) + ["trunk"] * (grid.branches is not None)
     for shape in grid.shapes:
         for phase in phases:
-            arguments = run_arguments(grid, shape, phase)
-    main = (arguments.metric,) if arguments.metric else TASKS[arguments.task].main_metrics
-    known = [*main, "loss"]
-    if grid.metric not in (None, *known):
-        raise ValueError(f"metric: expected {' or '.join(known)}, got {grid.metric}")
+            run_arguments(grid, shape, phase)
 
 
 def planned(grid: Grid, best: dict[str, float | None]) -> list[Run]:
@@ -165,11 +160,10 @@ def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
 def result_row(grid: Grid, run: Run) -> ResultRow:
     """The row of a run that ended well, from its results.json. Raises ValueError if its metric is not finite."""
     results = read_json(run.folder(grid) / RESULTS)
-    metric = grid.metric or results["main_metric"]
+    metric = results["main_metric"]
     value = results["metrics"].get(f"eval_{metric}")
     if value is None or not math.isfinite(value):  # not evaluated, or the training diverged
         raise ValueError(f"{metric} is {value}")
-    is_main = metric == results["main_metric"]  # else the loss
     kappas = {  # a layer without a condition number counts as infinite
         f"kappa_{end}": statistics.median(math.inf if layer is None else layer for layer in layers)
         for end, layers in (results.get("condition") or {}).items()
@@ -182,8 +176,8 @@ def result_row(grid: Grid, run: Run) -> ResultRow:
         **{name: results.get(name) for name in ("parameters", "rows", "data_sha256")},
         "metric": metric,
         "value": value,
-        "higher_is_better": is_main and results["higher_is_better"],
-        "chance": (results.get("chance") or {}).get("value") if is_main else None,
+        "higher_is_better": results["higher_is_better"],
+        "chance": (results.get("chance") or {}).get("value"),
         "eval_loss": results["metrics"].get("eval_loss"),
         **{name: results["metrics"].get(f"eval_{name}") for name in ("loss_repeated_bigram", "loss_other")},
         "status": "finished",

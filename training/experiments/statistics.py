@@ -257,7 +257,7 @@ def summarise(results: GridResults) -> Summary:
         contrast["p_corrected"] = None if contrast["p"] is None else float(corrected[place])
     return {
         **asdict(grid),
-        "metric": known.metric if known else grid.metric,
+        "metric": known.metric if known else None,
         "higher_is_better": known.higher_is_better if known else None,
         "learning_rates": tuning.learning_rates,
         "contrasts": contrasts,

@@ -225,9 +225,8 @@ def write_guesses(grid: Grid, local: Sequence[str] = ()) -> None:
     if arguments.task != Embedding.name:  # whose labels a teacher makes
         arguments.teacher = None
     prepared = prepare(arguments)
-    is_scored = grid.metric in (None, prepared.task.metric)  # else no baseline is scored by it
     held_out = prepared.held_out and prepared.held_out.rows
-    fitted = guesses_on(prepared.task, prepared.train, held_out) if is_scored else None
+    fitted = guesses_on(prepared.task, prepared.train, held_out)
     if fitted is not None:
         write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
         for guess in fitted:
