@@ -33,16 +33,13 @@ class Spectrum:
     condition_number: float  # κ = σ_max / σ_min, infinite where rank is lost
     size: int  # how many there are, min(M, N)
     rank: int  # how many are above max(M, N) · ε · σ_max, ε of the matrix's dtype
-    largest: float  # σ_max
-    smallest: float  # of those that the rank counts; 0 of a matrix of zeros
 
     @classmethod
     def of(cls, matrix: torch.Tensor) -> "Spectrum":
         values = torch.linalg.svdvals(matrix)
         counted = values[values > max(matrix.shape) * torch.finfo(matrix.dtype).eps * values[0]]
-        largest, smallest = values[0].item(), counted[-1].item() if len(counted) else 0.0
-        condition_number = largest / smallest if len(counted) == len(values) else inf
-        return cls(condition_number, len(values), len(counted), largest, smallest)
+        condition_number = (values[0] / values[-1]).item() if len(counted) == len(values) else inf
+        return cls(condition_number, len(values), len(counted))
 
 
 def head_similarity(heads: torch.Tensor) -> torch.Tensor:

@@ -24,29 +24,17 @@ SHAPES = Path(configuration.__file__).parent  # installed or in a clone
 HUB_TIMEOUT = 5  # seconds for the Hub to answer; its clients alone wait half a minute
 FAMILY_NAMES = ("vit", "bert", "gpt")
 MODEL_TYPES = ("vit", "lean_vit", "bert", "lean_bert", "gpt2", "lean_gpt")  # theirs and ours, in pairs that convert
-VARIANTS = (  # of a baseline, by the beginning of the name
-    "lean-",  # fewer layers and more heads
-    "shallow-",  # fewer layers alone
-    "many-heads-",  # more heads alone
-    "one-head-",  # fewer layers and one head
-    "twelve-heads-",  # fewer layers and twelve heads
-    # Controls of the lean version's size:
-    "half-mlp-",  # the MLP of half the width
-    "quarter-mlp-",
-    "deep-narrow-",  # deeper and narrower, with the lean version's parameters
-    "narrow-",  # narrower, with the parameters of the lean version's layers
-)
 RENAMED = {"10x24": "16x12"}  # the baseline of a variant whose name has its own layers × heads
 
 
 def baseline_of(name: str) -> str | None:
-    """The baseline of a lean version or another variant (`bert/lean-10x24` → `bert/16x12`); None for a baseline."""
+    """The baseline of a lean version or another variant (`bert/lean-10x24` → `bert/16x12`); None for a baseline.
+
+    The name of a variant ends by its baseline's.
+    """
     family, shape = name.split("/")
-    for prefix in VARIANTS:
-        if shape.startswith(prefix):
-            stem = shape.removeprefix(prefix)
-            return f"{family}/{RENAMED.get(stem, stem)}"
-    return None
+    variant, _, stem = shape.rpartition("-")
+    return f"{family}/{RENAMED.get(stem, stem)}" if variant else None
 
 
 def shape_names() -> list[str]:

@@ -198,13 +198,8 @@ def words_of(settings: Mapping[str, object]) -> list[str]:
     return words
 
 
-def parse(
-    recipe: str | None,
-    command_line: Iterable[str] = (),
-    needed: tuple[str, ...] = (),
-    fixed: dict[str, object] | None = None,
-) -> RecipeArguments:
-    """The settings of a run: those `fixed` win over the command line, which wins over the recipe, a name or path.
+def parse(recipe: str | None, command_line: Iterable[str] = (), needed: tuple[str, ...] = ()) -> RecipeArguments:
+    """The settings of a run: the command line wins over the recipe, a name or path.
 
     `settings` of the result has, as plain values, what differs from the defaults and is a recipe's business. Raises
     ValueError, one line that names the recipe's file and the key.
@@ -221,7 +216,7 @@ def parse(
             if misplaced:
                 raise ValueError(f"{misplaced[0]}: belongs on the command line, not in a recipe")
 
-    namespace = PARSER.parse_words([*words, *command_line, *words_of(fixed or {})])
+    namespace = PARSER.parse_words([*words, *command_line])
     fixes = {
         "shape": "such as --shape vit/nano (leaner shapes lists all)",
         "teacher": "a folder or Hub id whose vectors are learned",

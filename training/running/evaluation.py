@@ -14,7 +14,7 @@ from modeling_leaner.shapes import is_plain, load_config
 
 from ..data.sources import describe, first_rows, load_rows, load_training
 from ..records import RESULTS
-from ..settings import parse
+from ..settings import parse, words_of
 from ..tasks import TASKS
 from ..tasks.classification import Classification
 from .loading import PreparedRun, build_model, load_processing, prepare_held_out, shape_config, task_of, with_fields
@@ -88,7 +88,7 @@ def prepare_evaluation(model: str, options: list[str], scratch: str) -> Prepared
         architecture = (load_config(model).architectures or [""])[0]
         tasks = [name for name, task in TASKS.items() if task.head and architecture.endswith(task.head)]
         fixed["task"] = tasks[0] if len(tasks) == 1 else None
-    arguments = parse(recipe, options, needed=("task",), fixed=fixed)
+    arguments = parse(recipe, [*options, *words_of(fixed)], needed=("task",))
 
     is_holdout = bool(arguments.holdout or arguments.tuning_holdout)
     if arguments.eval_split == "none" and not is_holdout:

@@ -83,7 +83,6 @@ def run_study(name: str, is_quick: bool, output: Path) -> None:
             "command": f"leaner study {name}" + (" --quick" if is_quick else ""),
             "settings": asdict(settings),
             "statements": study.statements,
-            "panels": study.panels,
             "seconds": round(time.process_time() - start, 1),
             "environment": environment(),
         }

@@ -93,7 +93,6 @@ class Task:
 
     name: str
     hub_name: str  # of the task on the Hub
-    title: str  # for people, as a heading
     head: str  # of the model's class, as ForMaskedLM; empty if the model has none
     modality: str
     does: str  # what a model does, for a card's first sentence

@@ -121,7 +121,6 @@ class ImageClassification(Classification):
 
     name = "image-classification"
     hub_name = "image-classification"
-    title = "Image classification"
     head = "ForImageClassification"
     modality = IMAGES
     main_metrics = ("accuracy",)
@@ -199,7 +198,6 @@ class SequenceClassification(Classification, TextTask):
 
     name = "sequence-classification"
     hub_name = "text-classification"
-    title = "Text classification"
     head = "ForSequenceClassification"
     does = "sorts texts into the classes of its training set"
     lower_is_better = ("loss", "squared_error")

@@ -247,7 +247,6 @@ class Embedding(TextTask):
 
     name = "embedding"
     hub_name = "sentence-similarity"
-    title = "Sentence vectors"
     head = ""  # the bare model
     main_metrics = ("cosine",)
     does = "turns texts into vectors that are near where the texts are alike"

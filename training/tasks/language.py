@@ -82,7 +82,6 @@ class CausalLM(LanguageModelling):
 
     name = "causal-lm"
     hub_name = "text-generation"
-    title = "Causal language modelling"
     head = "ForCausalLM"
     does = "continues text"
     needs = ("eos",)
@@ -139,7 +138,6 @@ class MaskedLM(LanguageModelling):
 
     name = "masked-lm"
     hub_name = "fill-mask"
-    title = "Masked language modelling"
     head = "ForMaskedLM"
     does = "fills in masked tokens"
     needs = ("cls", "sep", "mask")
