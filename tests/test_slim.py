@@ -66,6 +66,11 @@ KINDS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    monkeypatch.setattr(slim, "RESAMPLES", 100)
+
+
 def save_model(folder, kind):
     model_class, config = KINDS[kind]
     torch.manual_seed(0)
@@ -351,7 +356,7 @@ def test_an_interrupted_command_continues(tmp_path):
     command = [sys.executable, "-m", "modeling_leaner", *map(str, words)]
     plan = tmp_path / "out.unfinished" / "training.json"
     plan.parent.mkdir()
-    plan.write_text('{"steps": 100, "bf16": false}')  # a busy machine would plan too few to be interrupted
+    plan.write_text('{"steps": 40, "bf16": false}')  # a busy machine would plan too few to be interrupted
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while not list(plan.parent.glob("checkpoint-*")) and process.poll() is None:
         time.sleep(0.1)
