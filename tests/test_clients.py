@@ -5,15 +5,7 @@ constraints.txt. ONNX is in test_export.py; compilation, static caches and conti
 families' tests; two processes in test_parallel.py and test_processes.py.
 """
 
-import contextlib
 import json
-import os
-import re
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -321,46 +313,3 @@ def test_attention_of_others():
         size = base.config.head_dim
         heads = base.config.heads_per_layer
         assert calls == [(layer, (1, each, 10, size), True, instances) for layer, each in enumerate(heads)]
-
-
-def asked(port: int, path: str, question: dict | None = None) -> dict:
-    """What a server on this machine answers. Raises URLError where it does not."""
-    content = None if question is None else json.dumps(question).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", content, {"Content-Type": "application/json"})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=300) as answer:
-        return json.load(answer)
-
-
-def test_transformers_serve(tmp_path):
-    """The file of docs/clients.md serves a published folder over HTTP, which says what the model itself says."""
-    pytest.importorskip("uvicorn", reason="transformers[serving] is not installed")
-    page = (ROOT / "docs" / "clients.md").read_text()
-    program = re.findall(r"```py\n(.*?)```", page, re.DOTALL)[-1]  # py: test_documentation.py runs those of python
-    (tmp_path / "serve.py").write_text(program)
-    folder = "model_cards/leangpt-mini-tinystories"
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    command = [sys.executable, tmp_path / "serve.py", "serve", folder, "--device", "cpu", "--port", str(port)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    with (tmp_path / "log").open("w") as log:
-        server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-    try:
-        until = time.monotonic() + 300
-        while True:
-            with contextlib.suppress(OSError):
-                assert asked(port, "/health")["status"] == "ok"
-                break
-            assert server.poll() is None and time.monotonic() < until, (tmp_path / "log").read_text()[-3000:]
-            time.sleep(0.2)
-        question = {"model": folder, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
-        said = asked(port, "/v1/completions", question)
-    finally:
-        server.terminate()
-        server.wait(60)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(ROOT / folder)
-    model = transformers.AutoModelForCausalLM.from_pretrained(ROOT / folder)
-    inputs = tokenizer(question["prompt"], return_tensors="pt")
-    tokens = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs["input_ids"].shape[1] :]
-    assert said["choices"][0]["text"] == tokenizer.decode(tokens, skip_special_tokens=True)
-    assert len(tokens) == 12

@@ -2,7 +2,7 @@
 
     python -m modeling_leaner.training.data.encoder_texts OUT.parquet TEXTS.parquet ... --leave-out TEST.parquet ...
 
-It reads the columns text, sentence, sentence1 and sentence2, and of the files to leave out every column of text.
+It reads the columns in `COLUMNS`, and of the files to leave out every column of text.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 
-COLUMNS = ("text", "sentence", "sentence1", "sentence2")
+COLUMNS = ("text", "sentence", "sentence1", "sentence2", "premise", "hypothesis")
 WORDS_IN_A_ROW = 8
 
 
