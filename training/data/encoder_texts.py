@@ -17,6 +17,12 @@ COLUMNS = ("text", "sentence", "sentence1", "sentence2", "premise", "hypothesis"
 WORDS_IN_A_ROW = 8
 
 
+def sentences_of(text: str) -> list[str]:
+    """Those of 20 to 220 characters."""
+    parts = (part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text))
+    return [part for part in parts if 20 <= len(part) <= 220]
+
+
 def compared(text: str) -> tuple[str, set[str]]:
     """What two texts are compared by: their words in lower case, without punctuation, and every 8 of them in a row."""
     words = re.findall(r"\w+", text.lower())
@@ -39,8 +45,7 @@ def write_sentences(output: Path, sources: list[Path], leave_out: list[Path]) ->
         rows = pd.read_parquet(path)
         for column in (name for name in COLUMNS if name in rows):
             for text in rows[column].dropna():
-                parts = (part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text))
-                for sentence in (part for part in parts if 20 <= len(part) <= 220):
+                for sentence in sentences_of(text):
                     words, in_a_row = compared(sentence)
                     if words not in kept:
                         kept[words] = None if words in whole or in_a_row & runs else sentence

@@ -7,7 +7,6 @@ teacher's distribution to the student's, both at a temperature, times the square
 Shapes: B rows, T tokens, C classes, N predicted tokens, V vocabulary, K kept tokens, D width.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -28,6 +27,7 @@ from modeling_leaner.hub import RECORD, load_processors, pooling_of
 from modeling_leaner.models import mean_over_tokens
 from modeling_leaner.names import require_source
 
+from ..data.encoder_texts import sentences_of
 from ..data.sources import Rows, checked_texts
 from .base import Batch, Generators, Task, TextTask, prepared_rows, tokenizer_text
 
@@ -267,9 +267,8 @@ class Embedding(TextTask):
 
         def read(batch: dict[str, list], numbers: list[int]) -> dict:
             texts = list(checked_texts(batch[column], f"{source}: {column}", numbers))
-            if split:  # into sentences, of which those of 20 to 220 characters count
-                parts = [part.strip() for text in texts for part in re.split(r"(?<=[.!?])\s+|\n+", text)]
-                texts = [part for part in parts if 20 <= len(part) <= 220]
+            if split:
+                texts = [sentence for text in texts for sentence in sentences_of(text)]
             columns = {}
             for start, tokenizer in tokenizers.items():
                 options = {"truncation": True, "max_length": length, "return_attention_mask": False}
