@@ -15,7 +15,7 @@ from modeling_leaner.shapes import load_config, load_shape
 CONTROLS = ("mlp-mini", "narrow-mini")
 FILES = sorted((RECIPES.parent / "grids").glob("*.yaml"))
 CUTS = [path for path in FILES if "cut_from:" in path.read_text()]
-HEADS = [path for path in FILES if path.stem.startswith("adaptive-heads")]
+HEADS = [path for path in FILES if path.stem.startswith("adaptive-heads") or path.stem.endswith("added-heads")]
 GRIDS = [path for path in FILES if path not in CUTS + HEADS]
 
 
