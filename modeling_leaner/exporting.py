@@ -319,6 +319,8 @@ def export(source: str, output: Path, int8: bool = True, int4_embeddings: bool =
     With `int4_embeddings` the word embeddings of the file in 8 bits have 4. The folder has the configuration,
     tokenizer or image processor, and `PARITY_FILE`, too; it is whole or absent.
     """
+    if int4_embeddings and not int8:
+        raise ValueError("--int4-embeddings: those of the file in int8; leave out --no-int8")
     missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     if missing:
         raise ValueError(f"onnx: needs packages that are not installed: pip install {' '.join(missing)}")
@@ -329,8 +331,8 @@ def export(source: str, output: Path, int8: bool = True, int4_embeddings: bool =
     if encoder_files and hasattr(model, "pooler"):
         model.pooler = None  # which sentence-transformers does not read
     has_own_embeddings = model.main_input_name == "input_ids" and model.get_output_embeddings() is None
-    if int4_embeddings and not (int8 and has_own_embeddings and model.config.hidden_size % BLOCK == 0):
-        expected = f"a file in int8 and a model of texts without a head over words, hidden_size a multiple of {BLOCK}"
+    if int4_embeddings and not (has_own_embeddings and model.config.hidden_size % BLOCK == 0):
+        expected = f"a model of texts without a head over the vocabulary, whose hidden_size is a multiple of {BLOCK}"
         raise ValueError(f"--int4-embeddings: {source}: expected {expected}")
     exportable = ExportableModel(model)
     processors = load_processors(source, getattr(model.config, "vocab_size", None))

@@ -1,4 +1,4 @@
-"""The built-in data: digits, the standard library's prose, ListOps by the benchmark's rules."""
+"""The built-in data: digits, the standard library's prose, ListOps by the benchmark's rules; and files without rows."""
 
 import functools
 
@@ -100,3 +100,11 @@ def test_rows_that_are_trained_on_are_not_held_out(words, is_fair):
     else:
         with pytest.raises(ValueError, match="^eval_split: .* would be rows of train_split "):
             sources.check_splits(settings)
+
+
+@pytest.mark.parametrize("name", ["empty.csv", "empty.txt", "empty.jsonl", "missing"])
+def test_a_file_without_rows_is_named(name, tmp_path):
+    if name != "missing":
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=f"{name}.*: no (rows in it|such file or folder)"):
+        sources.load_split(None, "train", data_files=[str(tmp_path / name)])

@@ -30,6 +30,8 @@ BUILT_IN = {
 }
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")  # of which the first that is there is read
 EMPTY = "an empty cell (in a csv also NA, nan, null or None, which are read as missing)"
+# What datasets says of an empty file:
+NO_ROWS = ("No columns to parse", "corresponds to no data", "at least one example")
 READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 
 
@@ -81,7 +83,7 @@ def load_split(
         return load_dataset(builder, split=split, streaming=streaming, **options)
     except (DatasetGenerationError, OSError, ValueError) as error:
         problem = " ".join(str(error.__cause__ or error).split())[:600]
-        if "No columns to parse" in problem or "corresponds to no data" in problem:
+        if any(text in problem for text in NO_ROWS):
             problem = "no rows in it"
         elif not data_files and isinstance(error, ConnectionError | FileNotFoundError):
             is_cut_off = isinstance(error, ConnectionError)
@@ -98,6 +100,8 @@ def _local(data_files: list[str], split: str) -> tuple[str, dict[str, object]]:
     suffixes = [Path(file).suffix.lower() for file in chosen]
     is_folder = len(chosen) == 1 and Path(chosen[0]).is_dir()
     if not chosen or not (is_folder or set(suffixes) <= FORMATS.keys()):
+        if chosen and not is_there(chosen[0]):
+            raise ValueError(f"{chosen[0]}: no such file or folder")
         expected = f"a dataset, a folder, or {whole}=FILE with FILE of one of {', '.join(FORMATS)}"
         raise ValueError(f"split {whole!r}: expected {expected}; got {', '.join(chosen) or 'nothing'}")
     if not is_folder:
