@@ -1,4 +1,4 @@
-"""The built-in data: digits, the standard library's prose, ListOps by the benchmark's rules; and files without rows."""
+"""The built-in data: digits, the standard library's prose, ListOps by the benchmark's rules; empty files."""
 
 import functools
 

@@ -81,9 +81,9 @@ def load_split(
         place, builder, options = f"dataset {dataset}", dataset, {"name": dataset_config}
     try:
         return load_dataset(builder, split=split, streaming=streaming, **options)
-    except (DatasetGenerationError, OSError, ValueError) as error:
+    except (DatasetGenerationError, OSError, StopIteration, ValueError) as error:
         problem = " ".join(str(error.__cause__ or error).split())[:600]
-        if any(text in problem for text in NO_ROWS):
+        if isinstance(error, StopIteration) or any(text in problem for text in NO_ROWS):
             problem = "no rows in it"
         elif not data_files and isinstance(error, ConnectionError | FileNotFoundError):
             is_cut_off = isinstance(error, ConnectionError)
