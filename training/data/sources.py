@@ -100,10 +100,10 @@ def _local(data_files: list[str], split: str) -> tuple[str, dict[str, object]]:
     suffixes = [Path(file).suffix.lower() for file in chosen]
     is_folder = len(chosen) == 1 and Path(chosen[0]).is_dir()
     if not chosen or not (is_folder or set(suffixes) <= FORMATS.keys()):
-        if chosen and not is_there(chosen[0]):
-            raise ValueError(f"{chosen[0]}: no such file or folder")
-        expected = f"a dataset, a folder, or {whole}=FILE with FILE of one of {', '.join(FORMATS)}"
-        raise ValueError(f"split {whole!r}: expected {expected}; got {', '.join(chosen) or 'nothing'}")
+        expected = f"expected a dataset, a folder, or {whole}=FILE with FILE of one of {', '.join(FORMATS)}"
+        is_missing = chosen and not is_there(chosen[0])
+        problem = "no such file or folder" if is_missing else f"split {whole!r}: {expected}"
+        raise ValueError(f"{', '.join(chosen) or 'no data'}: {problem}")
     if not is_folder:
         return FORMATS[suffixes[0]], {"data_files": {whole: chosen}, **READ_OPTIONS.get(suffixes[0], {})}
     options = {"verification_mode": VerificationMode.NO_CHECKS}
