@@ -77,6 +77,15 @@ def test_a_published_encoder_keeps_its_history(cut, tmp_path):
         history_of(tmp_path / "fewer", "parent", "A/OTHER")
 
 
+def test_the_layers_that_were_kept_are_still_known(cut, tmp_path):
+    """A training reads there from which of its teacher's layers each layer learns."""
+    data = ["--no-training", "--data", cut[0].parent / "texts.parquet"]
+    assert invoked("slim", cut[0], tmp_path / "shallow", "--keep-layers", "0,2", *data).exit_code == 0
+    assert invoked("slim", tmp_path / "shallow", tmp_path / "fewer", "--vocab-size", cut[3], *data).exit_code == 0
+    layers, tokens = json.loads((tmp_path / "fewer" / "slim.json").read_text())["cuts"]
+    assert layers["after"] == [0, 2] and tokens["after"] == cut[3]
+
+
 def test_what_cannot_be_cut(cut, tmp_path):
     parent = cut[0]
     data = parent.parent / "texts.parquet"

@@ -571,7 +571,8 @@ def cut_vocabulary(
     rows, column = rows_with_content(settings.data, settings.column, original)
     model, smaller = keep_tokens(original, tokenizer, rows[column], settings.vocab_size)
     source = local_folder(settings.source)
-    history = {"cuts": []}
+    record = read_json(source / RECORD) if (source / RECORD).is_file() else {}
+    history = {"cuts": record.get("cuts", [])}
     if is_encoder(source):  # for `leaner publish`
         published = read_json(source / RESULTS)
         history = {name: published[name] for name in ("base_model", "cuts", "training", "commands")}
