@@ -536,7 +536,7 @@ def run(settings: Settings) -> int:
     target = Target(
         settings.layers, settings.keep_layers, settings.heads, settings.total_heads, settings.intermediate_size
     )
-    check_target(original, target, settings.speedup)
+    check_target(original, target)
     rows = read_rows(settings, original, processors[0], kind)
     print("choosing what to remove", file=sys.stderr)
     slimmed = choose(settings, target, original, kind, processors[0], rows.contents)

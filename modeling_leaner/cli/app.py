@@ -14,6 +14,7 @@ import typer
 from typer import Argument, Option
 
 from .. import __version__
+from ..files import read_json
 from ..terminal import plain_console
 from ..training.reading import FORMATS, is_there
 from .command import (
@@ -176,6 +177,12 @@ def slim(
     elif not of_layers and not others:
         problem = "nothing to remove: give --speedup, --layers, --keep-layers, --heads, --total-heads, "
         problem += "--intermediate-size or --vocab-size"
+    elif speedup is not None and Path(source).is_dir():
+        config = read_json(Path(source, "config.json"))
+        depth = config.get("num_hidden_layers", config.get("n_layer", 12))  # 12 is the default of all three families
+        most = 1.2 * depth  # one layer, and a little by a narrower MLP
+        if speedup >= most:
+            problem = f"--speedup: expected below {most:g} (one of {depth} layers gives no more), got {speedup:g}"
     if problem:
         raise ValueError(problem)
     with slow_imports():
