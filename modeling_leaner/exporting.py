@@ -314,10 +314,10 @@ def compare(exportable: ExportableModel, run: Forward) -> dict[str, float]:
 
 
 def export(source: str, output: Path, int8: bool = True, int4_embeddings: bool = False) -> list[dict[str, object]]:
-    """Writes a checkpoint to a new folder as an ONNX graph, with `int8` in 8 bits, too; what parity.json says of each.
+    """Writes a checkpoint to a new folder as an ONNX graph, with `int8` in 8 bits, too.
 
     With `int4_embeddings` the word embeddings of the file in 8 bits have 4. The folder has the configuration,
-    tokenizer or image processor, and `PARITY_FILE`, too; it is whole or absent.
+    tokenizer or image processor, and `PARITY_FILE`, too; it is whole or absent. Returns the entries of `PARITY_FILE`.
     """
     if int4_embeddings and not int8:
         raise ValueError("--int4-embeddings: those of the file in int8; leave out --no-int8")

@@ -41,6 +41,11 @@ def test_scores_are_those_of_sentence_transformers(made):
     assert low <= other["scores"]["stsb"] - own["scores"]["stsb"] <= high
 
 
+def test_keys_of_a_training_are_refused(made):
+    result = invoked("evaluate", *made[0], "--max_eval_rows", 5)
+    assert result.exit_code == 1 and "--max_eval_rows: not an option of --task embedding" in result.output
+
+
 def test_an_encoder_that_embeds_by_meaning_scores_higher():
     """Pairs whose ratings are the cosines score 1, shuffled ratings near 0; constant ratings have no score."""
     generator = np.random.default_rng(0)

@@ -42,6 +42,9 @@ def published(tmp_path_factory):
         assert result.exit_code == 0, result.output
         again = invoked("publish", run, *names, "--data", *data)
         assert again.exit_code == 1 and "--replace" in again.output
+        replaced = invoked("publish", run, *names[:-2], "--replace", "--data", *data)  # its licence stays
+        assert replaced.exit_code == 0, replaced.output
+        assert json.loads((folder / "model_cards" / "tiny-2-layers" / "results.json").read_text())["license"] == "mit"
         yield folder / "model_cards" / "tiny-2-layers", parent, data
 
 

@@ -283,7 +283,7 @@ def test_an_encoder_learns_the_embedding_that_it_gives(tmp_path, rows, pooling, 
     batch = AutoTokenizer.from_pretrained(source)(texts, padding=True, return_tensors="pt")
     expected = SentenceTransformer(str(source)).encode(texts, convert_to_tensor=True)
     with torch.no_grad():
-        embeddings = torch.nn.functional.normalize(kind.rows(model(**batch), batch), dim=-1)
+        embeddings = torch.nn.functional.normalize(kind.compared(model(**batch), batch), dim=-1)
     torch.testing.assert_close(embeddings, expected, rtol=0, atol=1e-5)
 
     chosen = []
@@ -308,6 +308,7 @@ def test_the_speedup_chooses_the_layers(tmp_path, monkeypatch):
     monkeypatch.setattr(slim, "speeds_of", lambda models, batch: [1.0, 1.9, 2.8][: len(models)])
     target = slim.shape_for(model, Target(), 2.0, {})
     assert target.layers == 2 and 0 < target.intermediate_size < model.config.intermediate_size
+    assert slim.shape_for(model, Target(intermediate_size=5), 2.0, {}).intermediate_size == 5
     times = iter([[1.0, 1.9, 1.6], [1.0, 2.2, 2.4]])  # the second measurement finds the cut fast enough
     monkeypatch.setattr(slim, "speeds_of", lambda models, batch: next(times))
     assert slim.shape_for(model, Target(), 2.0, {}).intermediate_size == model.config.intermediate_size

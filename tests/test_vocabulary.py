@@ -24,9 +24,8 @@ def cut(tmp_path_factory):
     texts = [documents(1, row, words=4 + row % 7)["text"][0] for row in range(40)]
     Dataset.from_dict({"text": texts}).to_parquet(folder / "texts.parquet")
     size = len(AutoTokenizer.from_pretrained(parent)) - 10
-    result = invoked(
-        "slim", parent, folder / "cut", "--vocab-size", size, "--no-training", "--data", folder / "texts.parquet"
-    )
+    data = f"train={folder / 'texts.parquet'}"
+    result = invoked("slim", parent, folder / "cut", "--vocab-size", size, "--no-training", "--data", data)
     assert result.exit_code == 0, result.output
     return parent, folder / "cut", texts, size
 
@@ -48,6 +47,7 @@ def test_texts_of_kept_tokens_give_the_same_vectors(cut):
     assert json.loads((smaller / "modules.json").read_text())
     (step,) = json.loads((smaller / "slim.json").read_text())["cuts"]
     assert step["before"] - step["after"] == 10
+    assert "not measured" in (smaller / "README.md").read_text()
 
 
 def test_it_learns_from_the_original_which_reads_its_own_tokens(cut, tmp_path):

@@ -112,14 +112,14 @@ class Kind:
     takes_labels: bool = False
     pool: Pool | None = None
 
-    def rows(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
+    def compared(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
         """What is compared: embeddings, (rows, D), or logits, (rows, C)."""
         if self.pool:
             return self.pool(outputs["last_hidden_state"].float(), batch.get("attention_mask"))
         return outputs["logits"] if self.places is None else outputs["logits"][self.places(batch)]
 
 
-ENCODER = Kind("sentence encoder", "agreement with the original's similarities (Spearman)", pool=mean_over_tokens)
+ENCODER = Kind("sentence encoder", "agreement with the original's similarities (Spearman)")
 MASKED = Kind("masked language model", "accuracy of masked tokens", lambda batch: batch["labels"] != -100, True)
 CAUSAL = Kind(
     "causal language model",
@@ -155,8 +155,8 @@ def kind_of(model: LeanPreTrainedModel, source: str) -> Kind:
 class Rows:
     """Rows to train on and others to compare on, as a Trainer takes them; texts become tokens when they are read.
 
-    `lengths` are those of the texts to train on, in characters; None for images. `contents` are texts or images by
-    which is chosen what goes.
+    `lengths` are those of the texts to train on, in characters; None for images. `contents` are texts or images
+    used to choose what to remove.
     """
 
     train: Dataset
@@ -270,7 +270,7 @@ def shape_for(model: LeanPreTrainedModel, target: Target, speedup: float | None,
         raise ValueError(f"--speedup {speedup:g}: expected at most {reached}")
     cut = cuts[enough[0]]
     target = replace(target, layers=depth - enough[0])
-    if speeds[enough[0]] >= speedup:
+    if target.intermediate_size is not None or speeds[enough[0]] >= speedup:
         return target
     width = cut.config.intermediate_size
     half = operations.keep_neurons(cut, [list(range(width // 2))] * cut.config.num_hidden_layers)
@@ -301,7 +301,7 @@ def choose(
             others = ", ".join(f"--{name.replace('_', '-')}" for name in others)
             raise ValueError(f"{folder} was started with another {others}; repeat that, or delete it")
         return Slimmed(load_lean(str(folder / "start")).eval(), [Cut(**cut) for cut in record["cuts"]])
-    halves = (contents[0::2], contents[1::2])  # by the first is chosen what goes
+    halves = (contents[0::2], contents[1::2])  # the first half chooses what to remove
     batches = [measures.make_batches(original, processor, half, settings.max_length) for half in halves]
     target = shape_for(original, target, settings.speedup, batches[0][0])
     slimmed = slim(original, target, *batches, pool=kind.pool or mean_over_tokens)
@@ -349,7 +349,7 @@ class Distiller(Trainer):
         outputs = model(**given, output_hidden_states=True)
         with torch.no_grad():
             original = self.original(**given, output_hidden_states=True)
-        own, wanted = kind.rows(outputs, inputs), kind.rows(original, inputs)
+        own, wanted = kind.compared(outputs, inputs), kind.compared(original, inputs)
         if kind.pool:
             losses = [(1 - F.cosine_similarity(own, wanted, dim=-1)).mean()]
         else:
@@ -463,7 +463,7 @@ def compare(pair: Pair) -> Comparison:
     inputs = [{name: tensor for name, tensor in batch.items() if name != "labels"} for batch in batches]
     answers = []  # of each model: embeddings, or the predicted classes or tokens, (rows)
     for model in models:
-        compared = (kind.rows(model(**given), batch) for given, batch in zip(inputs, batches))
+        compared = (kind.compared(model(**given), batch) for given, batch in zip(inputs, batches))
         answers.append(torch.cat([each if kind.pool else each.argmax(dim=-1) for each in compared]))
     places = [slice(None) if kind.places is None else kind.places(batch) for batch in batches]
     metric = kind.metric
@@ -605,11 +605,10 @@ def write(
             processor.save_pretrained(folder)
         copy_into(folder, files)
         write_json(folder / RECORD, record)
-        if comparison is not None:
-            card = Template(CARD.read_text("utf-8"), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-            facts = {"settings": settings, "record": record, "comparison": comparison, "model": model}
-            text = card.render(**facts, is_encoder="modules.json" in files)
-            (folder / "README.md").write_text(text, encoding="utf-8")
+        card = Template(CARD.read_text("utf-8"), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+        facts = {"settings": settings, "record": record, "comparison": comparison, "model": model}
+        text = card.render(**facts, is_encoder="modules.json" in files)
+        (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Comparison) -> None:

@@ -22,7 +22,6 @@ from .command import (
     Command,
     CommandGroup,
     Json,
-    License,
     NewFolder,
     Trained,
     layer_numbers,
@@ -157,14 +156,15 @@ def slim(
     no_training: Annotated[bool, Option("--no-training", help="Only remove.")] = False,
     lean: Annotated[bool, Option("--lean", help="Write this family's class instead of transformers' own.")] = False,
     base_model: Annotated[str | None, Option(help="Hub id of a MODEL that is a folder, for the card.")] = None,
-    license: License = None,
+    license: Annotated[str | None, Option(help="Licence of the weights, for the card, such as mit.")] = None,
 ) -> None:
     """Make a faster model: remove layers, distil, compare. Give --speedup, or what to keep.
 
     Example: leaner slim sentence-transformers/all-MiniLM-L6-v2 fast --speedup 2 --data texts.csv
     """
     for path in data:
-        if Path(path).suffix.lower() in FORMATS and not is_there(path):  # any other name may be a dataset
+        is_file = Path(path).suffix.lower() in FORMATS  # any other name may be a dataset
+        if is_file and not is_there(path) and not is_there(path.split("=", 1)[-1]):  # SPLIT=FILE
             raise ValueError(f"{path}: no such file or folder")
     of_layers = [each for each in (speedup, layers, keep_layers) if each is not None]
     others = [each for each in (heads, total_heads, intermediate_size) if each is not None]

@@ -109,6 +109,9 @@ def evaluate(
             import torch
         torch.set_num_threads(threads)
     if task == "embedding" or task is None and are_encoders:
+        for word in context.args:
+            if word.startswith("--") and word.partition("=")[0] not in ("--task", "--data_files"):
+                raise ValueError(f"{word}: not an option of --task embedding")
         with slow_imports():
             from ..training.running.encoder_evaluation import evaluate_encoders
         evaluate_encoders(models, data_files or [], rounds, as_json)
@@ -251,7 +254,7 @@ def publish(
         Argument(
             metavar="GRID.yaml|RUN",
             exists=True,
-            help="Grid file, or a run that taught an encoder from its parent.",
+            help="Grid file, or a run that distilled an encoder.",
             show_default="renew every published folder",
         ),
     ] = None,

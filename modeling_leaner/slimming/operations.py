@@ -69,13 +69,13 @@ def keep_neurons(
     return _rebuilt(model, layers, intermediate_size=len(kept[0]))
 
 
-def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreTrainedModel:
+def add_heads(model: LeanPreTrainedModel, added: int) -> LeanPreTrainedModel:
     """Exact: `added` more heads in every layer, which contribute nothing yet because their output columns are zero.
 
     Queries, keys and values are drawn from N(0, initializer_range): were they zero, the heads would never learn. Not
     for heads that share keys and values.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     rows = added * model.config.head_dim
     layers = []
     for layer in model.base_model.layers:
@@ -92,12 +92,12 @@ def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreT
     return _rebuilt(model, layers, heads=[heads + added for heads in model.config.heads_per_layer])
 
 
-def add_neurons(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreTrainedModel:
+def add_neurons(model: LeanPreTrainedModel, added: int) -> LeanPreTrainedModel:
     """Exact: `added` more neurons in every MLP, which contribute nothing yet because their output columns are zero.
 
     What they read by is drawn from N(0, initializer_range): were it zero, they would never learn apart.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     layers = []
     for layer in model.base_model.layers:
         tensors = layer.state_dict()

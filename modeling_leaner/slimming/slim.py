@@ -56,7 +56,7 @@ def slim(
     """Cuts a model down to a shape, without training: first layers, then heads, the MLP. Dtype and mode stay.
 
     Args:
-        choosing_batches: those by which is chosen what goes.
+        choosing_batches: used to choose what to remove.
         held_out_batches: others, on which the change of the output is measured.
         pool: a bare encoder's embeddings (B, D) from its last states (B, T, D) and the mask (B, T).
 

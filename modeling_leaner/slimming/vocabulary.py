@@ -9,6 +9,8 @@ from tempfile import TemporaryDirectory
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..files import read_json, write_json
+
 
 TEXTS_AT_ONCE = 1024
 
@@ -62,10 +64,10 @@ def cut_tokenizer(tokenizer: PreTrainedTokenizerBase, document: dict, kept: list
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         Path(folder, "vocab.txt").unlink(missing_ok=True)
-        Path(folder, "tokenizer.json").write_text(json.dumps(document, ensure_ascii=False))
-        settings = json.loads(Path(folder, "tokenizer_config.json").read_text())
+        write_json(Path(folder, "tokenizer.json"), document)
+        settings = read_json(Path(folder, "tokenizer_config.json"))
         settings.pop("added_tokens_decoder", None)
-        Path(folder, "tokenizer_config.json").write_text(json.dumps(settings))
+        write_json(Path(folder, "tokenizer_config.json"), settings)
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 

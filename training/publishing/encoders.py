@@ -54,6 +54,8 @@ def publish_encoder(
     target = CARDS / name
     if target.exists() and not (replace and is_encoder(target)):
         raise ValueError(f"{target} exists already; choose another name, or --replace it")
+    if target.exists():
+        license = license or read_json(target / RESULTS)["license"]
     rows = encoder_evaluation.local_copies(data or list(encoder_evaluation.SOURCES))
     if not {"stsb_test", "qnli"} <= rows.keys() or encoder_evaluation.mean_sts(dict.fromkeys(rows, 0)) is None:
         raise ValueError("--data: expected stsb_test, qnli and at least two of sts12 to sts16 and sick_r")

@@ -26,7 +26,6 @@ from ..records import PUBLISHED, RESULTS, PublishedResults, RunResults, checked
 CARDS = Path(PUBLISHED)
 PACKAGE = Path(modeling_leaner.__file__).parent
 README = "README.md"
-MODULES = "modules.json"  # of sentence-transformers
 ENCODER = "sentence encoder"  # `kind` in the results.json of one
 WRITTEN_BY_TRAINER = {"auto_map", "use_cache"}  # keys of a saved config.json that are not fields of every family
 FAMILIES = {kind.model_type: kind for kind in CONFIG_CLASSES.values()}
@@ -112,7 +111,7 @@ def check_code(folder: Path, files: Iterable[str] | None = None) -> None:
         raise ValueError(f"{path}: {what}")
 
     # What names code: config.json that of the family, tokenizer and processor are transformers' own.
-    for path in sorted({*folder.glob("*.json")} - {folder / MODULES}):
+    for path in sorted({*folder.glob("*.json")} - {folder / "modules.json"}):
         auto_map = config_class.auto_classes() if config_class and path == file else None
         given = read_object(path).get("auto_map")
         if given != auto_map:
@@ -122,7 +121,7 @@ def check_code(folder: Path, files: Iterable[str] | None = None) -> None:
         unknown = sorted(document.keys() - known)
         if unknown:
             raise ValueError(f"{file}: {unknown[0]}: not a key that a {config_class.__name__} is saved with")
-    path = folder / MODULES
+    path = folder / "modules.json"
     for module in checked(list[dict], read_json(path), path) if path.is_file() else []:
         if not re.fullmatch(r"sentence_transformers\.[\w.]+", str(module.get("type"))):
             raise ValueError(f"{path}: type is {module.get('type')!r}, expected a module of sentence-transformers")

@@ -1,7 +1,7 @@
 """`leaner verify [FOLDER ...]`: recomputes what a published card says of its model, from the weights alone.
 
-For each folder: its code is this package's, which is compared before any of it runs; the weights have the hash of
-results.json; the card is the one that `leaner publish` writes; the data have the hash of results.json; and the metrics
+For each folder of a grid's model: its code is this package's, which is compared before any of it runs; the weights
+and the data have the hashes of results.json; the card is the one that `leaner publish` writes; and the metrics
 come out again in a process that cannot import this package and sees neither results.json nor the card.
 """
 

@@ -31,8 +31,8 @@ from sklearn.preprocessing import StandardScaler
 from transformers import AutoTokenizer
 
 from modeling_leaner.exporting import load_onnx
-from modeling_leaner.files import naming
-from modeling_leaner.hub import pooling_of
+from modeling_leaner.files import naming, read_json
+from modeling_leaner.hub import local_folder, pooling_of
 from modeling_leaner.models import seconds_of, take_turns
 from modeling_leaner.terminal import plain_console
 
@@ -210,7 +210,7 @@ def load_encoder(source: str) -> Encoder:
     with naming(source, (OSError, ValueError, SafetensorError)):
         model = SentenceTransformer(source, trust_remote_code=False, model_kwargs={"use_safetensors": True})
     model.eval()
-    files = sum(file.stat().st_size for file in Path(source).glob("*.safetensors"))
+    files = sum(file.stat().st_size for file in local_folder(source).glob("*.safetensors"))
     weights = files or sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     encode = functools.partial(model.encode, show_progress_bar=False, convert_to_numpy=True)
     return Encoder(Path(source).resolve().name if Path(source).exists() else source, encode, weights / 1e6)
@@ -222,7 +222,7 @@ def onnx_encoder(file: Path) -> Encoder:
         run = load_onnx(file)
     folder = file.parent.parent if file.parent.name == "onnx" else file.parent
     path = folder / "sentence_bert_config.json"
-    settings = json.loads(path.read_text()) if path.is_file() else {}
+    settings = read_json(path) if path.is_file() else {}
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     length = settings.get("max_seq_length") or tokenizer.model_max_length
     pool = pooling_of(str(folder))
@@ -333,5 +333,6 @@ def evaluate_encoders(sources: Sequence[str], data: Sequence[str], rounds: int, 
     console.print(table)
     if len(sources) > 1:
         console.print(f"In parentheses: 95 % interval of the difference to {models[0]['model']}.")
-    flags = " ".join(document["processor_flags"])
-    console.print(f"Speed: texts to embeddings, threads: {document['threads']}, {document['processor']}, {flags}.")
+    if "speed" in models[0]:
+        flags = " ".join(document["processor_flags"])
+        console.print(f"Speed: texts to embeddings, threads: {document['threads']}, {document['processor']}, {flags}.")
