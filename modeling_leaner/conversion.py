@@ -299,7 +299,7 @@ def _load_strictly(source: str) -> PreTrainedModel:
         model_class = _class_in(source)
         files = find_weights(local_folder(source))
         if not files:
-            raise OSError(f"no {WEIGHTS}; a pickle, which can run code, is not read")
+            raise OSError(f"no {WEIGHTS}; pickles, which can run code, and ONNX files are not read")
 
         # In the dtype that holds all weights exactly, whatever config.json says.
         kinds = set()

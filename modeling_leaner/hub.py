@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import transformers
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, snapshot_download
+from huggingface_hub import (
+    CommitInfo,
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    ModelInfo,
+    metadata_load,
+    snapshot_download,
+)
 from huggingface_hub.errors import HTTPError
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
@@ -25,7 +33,8 @@ POOLS |= {"pooling_mode_mean_tokens": POOLS["mean"], "pooling_mode_cls_token": P
 SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}  # one of them is enough
 PREPROCESSORS = {AutoImageProcessor: {"preprocessor_config.json"}, transformers.AutoTokenizer: TOKENIZER_FILES}
-READ = ("*.json", "*.txt", "*.jinja", "recipe.yaml", "model*.safetensors", "*_Dense/*.safetensors")  # of a Hub id
+# Read of a Hub id.
+READ = ("README.md", "*.json", "*.txt", "*.jinja", "recipe.yaml", "model*.safetensors", "*_Dense/*.safetensors")
 HUB_OWNER = "OWNER"  # of the repositories in a card; replaced by the account's name in what is sent
 # What a model on the Hub is made of. Everything else stays: the state of a training, pickles, locks, checkpoints.
 SHIPPED = ("README.md", "LICENSE", "*_leaner.py", "configuration_lean_*.py", "modeling_lean_*.py")
@@ -57,6 +66,13 @@ def local_folder(source: str) -> Path:
         return Path(source)
     with hub_errors(source):
         return Path(snapshot_download(source, allow_patterns=list(READ)))
+
+
+def license_of(source: str) -> str | None:
+    """The licence that a model's card states."""
+    card = local_folder(source) / "README.md"
+    with naming(card, (Exception,)):  # of its YAML
+        return (metadata_load(card) or {}).get("license") if card.is_file() else None
 
 
 def sentence_transformers_files(source: str) -> dict[str, Path]:

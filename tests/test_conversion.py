@@ -310,7 +310,7 @@ def test_damaged_sources(bert, tmp_path, name):
         convert_checkpoint(tmp_path / name, tmp_path / "out")
     weights.unlink()
     torch.save(source.state_dict(), tmp_path / name / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="no model.safetensors; a pickle, which can run code"):
+    with pytest.raises(ValueError, match="no model.safetensors; pickles, which can run code"):
         convert_checkpoint(tmp_path / name, tmp_path / "out")
 
 

@@ -114,7 +114,12 @@ def test_labels_are_texts_in_a_csv(tmp_path, monkeypatch):
     rows = {"text": documents(60, 0)["text"], "label": [f"LABEL_{int(row < 20)}" for row in range(60)]}
     Dataset.from_dict(rows).to_csv(tmp_path / "rows.csv")
     seen = []
-    monkeypatch.setattr(slim, "train", lambda pair, _: seen.extend((*pair.rows.train, *pair.rows.held_out)))
+
+    def look(pair, settings):
+        seen.extend((*pair.rows.train, *pair.rows.held_out))
+        return {"steps": 0, "rows_per_step": 0}
+
+    monkeypatch.setattr(slim, "train", look)
     words = ["--layers", 2, "--label-column", "label", "--data", tmp_path / "rows.csv"]
     result = invoked("slim", source, tmp_path / "out", *words)
     assert result.exit_code == 0, result.output
@@ -349,7 +354,9 @@ def test_the_minutes_are_planned_by_short_and_long_texts(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_command_continues(tmp_path):
+    """And may have another gate; the card has the licence of the original's."""
     source = save_sentence_encoder(tmp_path / "source")
+    (source / "README.md").write_text("---\nlicense: mit\n---\n")
     out = tmp_path / "out"
     rows = tmp_path / "rows.parquet"
     labelled(1000, 1, ("text",), 2).to_parquet(rows)
@@ -367,9 +374,11 @@ def test_an_interrupted_command_continues(tmp_path):
     assert not out.exists() and list((tmp_path / "out.unfinished").glob("checkpoint-*"))
     different = invoked(*words[:4], 1, *words[5:])
     assert different.exit_code == 1 and "started with another --layers;" in different.output
-    result = invoked(*words)
+    result = invoked(*words, "--keep", 0)
     assert result.exit_code == 0, result.output
-    assert out.is_dir() and not plan.exists()
+    assert not plan.exists()
+    card = (out / "README.md").read_text()
+    assert "license: mit" in card and "40 steps of 64 rows" in card
 
 
 def test_an_interruption_before_the_training(tmp_path, monkeypatch, rows):

@@ -49,6 +49,7 @@ from modeling_leaner.files import read_json, whole_folder, write_json
 from modeling_leaner.hub import (
     RECORD,
     copy_into,
+    license_of,
     load_processors,
     local_folder,
     pooling_of,
@@ -119,7 +120,7 @@ class Kind:
         return outputs["logits"] if self.places is None else outputs["logits"][self.places(batch)]
 
 
-ENCODER = Kind("sentence encoder", "agreement with the original's similarities (Spearman)")
+ENCODER = Kind("sentence encoder", "agreement with the original's similarities (Spearman)", pool=mean_over_tokens)
 MASKED = Kind("masked language model", "accuracy of masked tokens", lambda batch: batch["labels"] != -100, True)
 CAUSAL = Kind(
     "causal language model",
@@ -294,6 +295,8 @@ def choose(
     """The cut that reaches the target and changes the output least; or that of an interrupted command."""
     folder = settings.unfinished
     options = json.loads(json.dumps(vars(settings), default=str))
+    for name in ("keep", "base_model", "license"):  # these change nothing before the comparison
+        del options[name]
     if (folder / RECORD).is_file():
         record = read_json(folder / RECORD)
         others = [name for name, value in options.items() if record["settings"].get(name) != value]
@@ -361,8 +364,8 @@ class Distiller(Trainer):
         return sum(losses)
 
 
-def train(pair: Pair, settings: Settings) -> None:
-    """Trains the student in place, for as many steps as were planned for `minutes`.
+def train(pair: Pair, settings: Settings) -> dict[str, int]:
+    """Trains the student in place, for as many steps as were planned for `minutes`; returns steps and their rows.
 
     Raises KeyboardInterrupt if it was interrupted; what it had learned is saved.
     """
@@ -399,6 +402,7 @@ def train(pair: Pair, settings: Settings) -> None:
     trainer.accelerator.unwrap_model(pair.student, keep_fp32_wrapper=False).eval()  # without its autocast to bfloat16
     if interruption.pressed and trainer.state.global_step < plan["steps"]:
         raise KeyboardInterrupt
+    return {"steps": plan["steps"], "rows_per_step": size}
 
 
 def measured_plan(pair: Pair, minutes: float, arguments: TrainingArguments) -> dict:
@@ -523,6 +527,7 @@ def scores(kind: Kind, scored: np.ndarray) -> tuple[float, float]:
 def run(settings: Settings) -> int:
     """Makes the faster model, whole or not at all; the exit status: 0 or `BELOW_KEEP`."""
     set_seed(SEED)
+    settings.license = settings.license or license_of(settings.source)
     original = load_lean(settings.source).eval()
     processors = load_processors(settings.source, getattr(original.config, "vocab_size", None))
     if not processors:
@@ -545,14 +550,14 @@ def run(settings: Settings) -> int:
         print(f"{cut.part}: {cut.before} → {cut.after}", file=sys.stderr)
     kept = next((cut.after for cut in slimmed.cuts if cut.part == "layers"), range(student.config.num_hidden_layers))
     pair = Pair(student, original, kind, rows, list(kept))
-    if not settings.no_training:
-        train(pair, settings)
+    training = None if settings.no_training else train(pair, settings)
     print(f"comparing on {len(rows.held_out):,} rows", file=sys.stderr)
     comparison = compare(pair)
     record = {
         "parent_weights_sha256": weights_sha256(settings.source),
         "comparison": asdict(comparison),
         "cuts": [asdict(cut) for cut in slimmed.cuts],
+        "distillation": training,
     }
     write(settings, student.to(dtype), processors, files, record, comparison)
     shutil.rmtree(settings.unfinished, ignore_errors=True)

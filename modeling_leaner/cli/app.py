@@ -156,7 +156,9 @@ def slim(
     no_training: Annotated[bool, Option("--no-training", help="Only remove.")] = False,
     lean: Annotated[bool, Option("--lean", help="Write this family's class instead of transformers' own.")] = False,
     base_model: Annotated[str | None, Option(help="Hub id of a MODEL that is a folder, for the card.")] = None,
-    license: Annotated[str | None, Option(help="Licence of the weights, for the card, such as mit.")] = None,
+    license: Annotated[
+        str | None, Option(help="Licence of the weights, for the card.", show_default="the original's")
+    ] = None,
 ) -> None:
     """Make a faster model: remove layers, distil, compare. Give --speedup, or what to keep.
 

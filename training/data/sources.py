@@ -88,7 +88,7 @@ def load_split(
         elif not data_files and isinstance(error, ConnectionError | FileNotFoundError):
             is_cut_off = isinstance(error, ConnectionError)
             problem = "the Hub does not answer, and its cache has no copy" if is_cut_off else "not found on the Hub"
-            problem += did_you_mean(dataset, BUILT_IN) or "; give the path of a local copy instead"
+            problem += did_you_mean(dataset, BUILT_IN) or "; give the path of a local copy (PATH or NAME=PATH)"
         raise ValueError(f"{place}: {problem}") from error
 
 

@@ -164,7 +164,7 @@ def shape_config(arguments: RecipeArguments) -> LeanConfig:
     if arguments.implementation != "lean":
         differs["implementation"] = "has weights of this family; leaner convert turns them"
     if Path(source).is_dir() and has_weights(source) and not find_weights(Path(source)):
-        differs["shape"] = f"has no {WEIGHTS}; a pickle, which can run code, is not read"
+        differs["shape"] = f"has no {WEIGHTS}; pickles, which can run code, and ONNX files are not read"
     if differs and has_weights(source):
         key, reason = differs.popitem()
         raise ValueError(f"{key}: {source} {reason}")
