@@ -140,7 +140,7 @@ def convertible(model: str) -> str:
     """A model with weights, and if it is a folder one of BERT, ViT, GPT-2 or this family."""
     require_source(model)
     if Path(model).is_dir():
-        with naming(f"{model}: no model", (OSError,)):
+        with naming(f"{model}: no model", (OSError,), lambda _: "it has no config.json"):
             document = read_object(Path(model, "config.json"))
         with naming(model):
             require_model_type(document.get("model_type"))
