@@ -69,7 +69,7 @@ def local_folder(source: str) -> Path:
 
 
 def license_of(source: str) -> str | None:
-    """The licence that a model's card states."""
+    """The licence that a model's card states, or None. Raises ValueError, naming the card, if its YAML is broken."""
     card = local_folder(source) / "README.md"
     with naming(card, (Exception,)):  # of its YAML
         return (metadata_load(card) or {}).get("license") if card.is_file() else None
